@@ -8,8 +8,6 @@ from typing import Any
 import yaml
 
 _AGAIN = """\
-# Warnings that are sent to the script, as sbatch's --signal=B:USR1@60 has it, end nothing.
-trap : HUP USR1 USR2
 # What kills the master's supervisor starts it again: it goes on with all that still lives.
 tries=0
 until {command}; do

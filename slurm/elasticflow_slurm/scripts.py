@@ -53,6 +53,9 @@ ELSEWHERE = 'place=$(mktemp -d "${TMPDIR:-/tmp}/elasticflow-XXXXXXXXXX") || exit
 """For a worker, where somebody else has taken the name."""
 REFUSE = '{ echo "$place is not yours: have it removed, or set TMPDIR in slurm.setup" >&2; exit 1; }'
 """For the leader, whose servers on other nodes have to find the same."""
+SPARED = """\
+# Warnings that are sent to the script, as sbatch's --signal=B:USR1@60 has it, end nothing.
+trap : HUP USR1 USR2"""
 UNPACK_ON_SERVERS = """\
 export -f unpack
 srun --het-group=1 --nodes={nodes} --ntasks={nodes} --overlap {alike} bash -c unpack || exit 1"""
@@ -146,7 +149,7 @@ def leader_components(config: Config, slurm: SlurmConfig, run: str, run_dir: str
 def leader_script(config: Config, slurm: SlurmConfig, run: str, run_dir: str, resume: bool) -> str:
     """The batch script of the leader: master, and in a second component the parameter servers."""
     components = leader_components(config, slurm, run, run_dir)
-    again = lead_again(python_of(slurm), run_dir, resume)
+    again = f"{SPARED}\n{lead_again(python_of(slurm), run_dir, resume)}"
     heads, elsewhere = directives(components[0]), ""
     for second in components[1:]:
         heads += ["#SBATCH hetjob", *directives(second)]

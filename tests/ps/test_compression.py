@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.step.slices import Node, SliceTree, cover
 from elasticflow.wire.messages import Push
+from elasticflow.wire.outbox import Outbox, Parts
 from elasticflow.worker.sums import Sums
 from elasticflow_ps import native
 from elasticflow_ps.compression import Bfloat16, Compression, TopK
@@ -98,15 +98,16 @@ class Remote:
         self.name, self.parcels = name, parcels_of(LAYOUT, chunks)
         self.mapped: set[int] = set()
         self.bases: dict[int, int] = {}
-        self.link = SimpleNamespace(send=self._send)
+        self.link: Outbox[Push] = Outbox(self._send)
         self.trees = [SliceTree[Any](num_slices, lambda left, right: left.plus(right)) for _ in self.parcels]
         self._compression = compression
 
-    def _send(self, push: Push, arrays: list[np.ndarray]) -> None:
-        spans = self.parcels[push.parcel].pushed(Kind.TRAIN)
-        frames = [memoryview(bytearray(array)) for array in arrays]
-        total = self._compression.sum_of(spans, frames)
-        self.trees[push.parcel].add(Node(push.level, push.index), total)
+    def _send(self, parts: Parts[Push]) -> None:
+        for push, arrays in parts:
+            spans = self.parcels[push.parcel].pushed(Kind.TRAIN)
+            frames = [memoryview(bytearray(array)) for array in arrays]
+            total = self._compression.sum_of(spans, frames)
+            self.trees[push.parcel].add(Node(push.level, push.index), total)
 
     def roots(self, out: Vector) -> None:
         for parcel, tree in zip(self.parcels, self.trees, strict=True):

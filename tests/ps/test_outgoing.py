@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import strategies as some
 from elasticflow.step.layout import Entry, Layout, Rule, Vector, spread
 from elasticflow.step.schedule import Kind, Work
 from elasticflow.wire.messages import Push
+from elasticflow.wire.outbox import Outbox, Parts
 from elasticflow_ps.outgoing import Pushing, Routes
 from elasticflow_ps.parcels import parcels_of
 
@@ -35,11 +35,11 @@ class Remote:
         self.name, self.parcels = name, parcels_of(layout, chunks)
         self.mapped: set[int] = set()
         self.bases: dict[int, int] = {}
-        self.link = SimpleNamespace(send=self._send)
+        self.link: Outbox[Push] = Outbox(self._send)
         self.heard: list[tuple[Push, list[np.ndarray]]] = []
 
-    def _send(self, push: Push, arrays: list[np.ndarray]) -> None:
-        self.heard.append((push, [array.copy() for array in arrays]))
+    def _send(self, parts: Parts[Push]) -> None:
+        self.heard += [(push, [array.copy() for array in arrays]) for push, arrays in parts]
 
 
 def layouts() -> some.SearchStrategy[Layout]:
@@ -98,7 +98,8 @@ def test_whatever_is_ready_when(
     for array, value in zip(parts[-1].tensors(parameters), final, strict=True):
         array[...] = value
     push.finish(0.25)
-    assert ended == [([], False)]
+    ((trackers, lent),) = ended
+    assert all(tracker.done for tracker in trackers) and not lent
     for remote in remotes:
         pushes = [push for push, _ in remote.heard]
         assert sorted(push.parcel for push in pushes) == list(range(len(remote.parcels)))
@@ -132,7 +133,7 @@ def test_last_layers_leave_first() -> None:
 def test_what_goes_wrong_on_the_way_is_not_the_programs_error() -> None:
     layout = Layout([Entry("w", (4,), "float32", Rule.UPDATE)])
     remote: Any = Remote("server-0", layout, [0])
-    remote.link.send = lambda *what: 1 / 0
+    remote.link = Outbox(lambda parts: 1 / 0)
     push = Pushing(
         Routes(layout, [remote]), tick_of(Kind.TRAIN), TEMPLATE, [Vector(layout)], block=-1, asks=False,
         sent=lambda *how: None,

@@ -15,6 +15,7 @@ from elasticflow.frameworks import Interrupted
 from elasticflow.step.layout import Entry, Layout, Rule, spread
 from elasticflow.step.rows import keys_of
 from elasticflow.wire.messages import Compute, Read, RowsRead, ServerInfo
+from elasticflow.wire.outbox import Outbox, Parts
 from elasticflow_ps.compression import Compression
 from elasticflow_ps.reading import RowReading
 from elasticflow_ps.remote import Remote
@@ -36,9 +37,12 @@ class Link:
     def __init__(self, answers: Any) -> None:
         self.socket, self.monitor = (os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2))
         self._answers, self._inbox = answers, deque[Any]()
+        outbox: Outbox[Read] = Outbox(self._send)
+        self.put, self.flush, self.more = outbox.put, outbox.flush, False
 
-    def send(self, message: Read, arrays: Any) -> None:
-        self._inbox.extend(self._answers(message, np.concatenate(arrays)))
+    def _send(self, parts: Parts[Read]) -> None:
+        for message, arrays in parts:
+            self._inbox.extend(self._answers(message, np.concatenate(arrays)))
         if self._inbox:
             os.eventfd_write(self.socket, 1)
 
@@ -208,6 +212,7 @@ def test_who_asked_early_is_told_that_there_is_no_answer() -> None:
     past = [(RowsRead(number=1, gone=True), [])]
     asked = Asked(answer, lambda question, keys: past)
     wait = asked.reading.ask(0, 6, KEYS, lambda: False)
+    asked.reading.hurry()
     asked.reading.take(asked.remotes[1], *asked.remotes[1].link.receive())
     with pytest.raises(Interrupted, match="that version is past"):
         wait()

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from elasticflow.cluster.scripts import lead_again
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
@@ -346,7 +345,10 @@ def test_a_warning_to_the_leaders_script_ends_nothing(place: Path, name: str) ->
     gate = place / "gate"
     os.mkfifo(gate)
     program(place / "python", f'echo begun; read word < "{gate}"; echo "$word"; exit 3')
-    script = lead_again(str(place / "python"), "/run", resume=False)
+    leader = leader_script(
+        Config(program="p.py"), read({"python": str(place / "python")}), RUN, "/run", False
+    )
+    script = leader.partition("\n#SBATCH hetjob")[2] or leader
     with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True) as leader:
         assert leader.stdout and leader.stdout.readline() == "begun\n"
         leader.send_signal(getattr(signal, f"SIG{name}"))

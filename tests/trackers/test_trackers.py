@@ -204,7 +204,7 @@ def test_a_full_disk_is_an_error_of_tensorboard_and_no_waiting_without_end(
     full = False
     thread.start()
     thread.draw(POINTS)
-    while not (tmp_path / "tensorboard").exists() or len(in_tensorboard(tmp_path)) < len(wanted(POINTS)):
+    while not [*tmp_path.glob("tensorboard/events*")] or len(in_tensorboard(tmp_path)) < len(wanted(POINTS)):
         time.sleep(0.01)
     full = True
     for _ in range(20):
