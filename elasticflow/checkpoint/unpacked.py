@@ -23,7 +23,7 @@ from elasticflow.process.decoding import from_json
 from elasticflow.step.layout import PASSING, Array, Rule
 from elasticflow.step.rows import Keys, Places, Values, keys_of
 from elasticflow.storage import Storage
-from elasticflow.storage.file_ids import VOCABULARIES, FileId, told_name
+from elasticflow.storage.file_ids import VOCABULARIES, FileId, other_vocabularies
 
 ARRAYS, TOLD = "arrays.npz", "vocabularies.json"
 
@@ -62,17 +62,11 @@ def _arrays(storage: Storage, reader: Reader) -> Iterator[tuple[str, Array]]:
 
 
 def others(folder: Path, files: Sequence[FileId]) -> str:
-    """Vocabularies of which there are others by now; "": they are those that the run was trained with.
-
-    files: what the program's sources tell of. Vocabularies that one side alone has are not compared.
-    """
-    known: dict[str, set[str]] = {}
+    """See ``other_vocabularies``. files: what the program's sources tell of."""
     if not (folder / TOLD).exists():  # unpacked before these were told
         return ""
-    for name, _, sample in from_json((folder / TOLD).read_bytes(), list[tuple[str, int, str]]):
-        known.setdefault(name, set()).add(sample)
-    now = ((told_name(file), file.sample) for file in files)
-    return next((name for name, sample in now if sample not in known.get(name, {sample})), "")
+    told = from_json((folder / TOLD).read_bytes(), list[tuple[str, int, str]])
+    return other_vocabularies(told, files)
 
 
 class UnpackedRows:

@@ -32,10 +32,11 @@ NESTED = ("state_dict", "model_state_dict", "model", "module")
 
 class Weights(NamedTuple):
     """arrays: by name, as ``export`` names them; an optimizer's as ``name#slot``. updates: those that its
-    state has seen."""
+    state has seen. sources: what a run's manifest tells of its data."""
 
     arrays: Mapping[str, Array]
     updates: int = 0
+    sources: tuple[tuple[str, int, str], ...] = ()
 
 
 def read_weights(place: str, slots: bool) -> Weights:
@@ -85,7 +86,10 @@ def _of_run(folder: str, slots: bool) -> Weights:
             raise CheckpointError(f"{folder}: holds no committed checkpoint to begin with.")
         return load_manifest(storage, steps[-1])
 
-    return of_one(storage, newest, lambda found: Weights(dict(tensors(storage, found, slots)), found.updates))
+    def read(found: Manifest) -> Weights:
+        return Weights(dict(tensors(storage, found, slots)), found.updates, found.sources)
+
+    return of_one(storage, newest, read)
 
 
 def _npz(path: Path) -> Mapping[str, Array]:

@@ -15,6 +15,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
     stateful: parameters of which the optimizer's state was taken, after so many updates; stateless: others.
     missing: the model has them and the file has not. unused: the other way round. unlike: of another shape.
+    vocabularies: such as are others than those of the run that it begins with.
     """
 
     taken: tuple[str, ...] = ()
@@ -25,6 +26,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     stateful: tuple[str, ...] = ()
     stateless: tuple[str, ...] = ()
     updates: int = 0
+    vocabularies: str = ""
     error: str = ""
 
     def lines(self, source: str) -> Iterator[tuple[str, str]]:
@@ -33,6 +35,12 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
         if self.stateful:
             after = f", after {self.updates:,} updates" if self.updates > 1 else ""
             yield "info", f"the optimizer goes on with its state of {len(self.stateful)} of them{after}"
+        if self.vocabularies:
+            yield (
+                "warning",
+                f"the {self.vocabularies} are others than those of {source}: what has another id now begins "
+                "with what another value, or none, has learned",
+            )
         for names, what in (
             (self.missing, "are not in it, and begin as model() makes them"),
             (self.unlike, "have another shape there, and begin as model() makes them"),

@@ -80,6 +80,19 @@ def told_name(file: FileId) -> str:
     return f"{file.of_list}: " * bool(file.of_list) + os.path.basename(file.name)
 
 
+def other_vocabularies(told: Sequence[tuple[str, int, str]], files: Sequence[FileId]) -> str:
+    """Of what a manifest tells, the first that is another in ``files``; "": none is.
+
+    Those that one side alone has are not compared.
+    """
+    known: dict[str, set[str]] = {}
+    for name, _, sample in told:
+        if name.startswith(VOCABULARIES):
+            known.setdefault(name, set()).add(sample)
+    now = ((told_name(file), file.sample) for file in files)
+    return next((name for name, sample in now if sample not in known.get(name, {sample})), "")
+
+
 def list_of(told: str) -> str:
     """``FileId.of_list``, of what a manifest calls a file."""
     where, mark, _ = told.partition(": ")

@@ -33,6 +33,7 @@ from elasticflow.run.work import files_told, settings_of, work_of
 from elasticflow.step.layout import PASSING, Array, Chunk, Entry, Rule, Vector
 from elasticflow.step.rows import bounds, keys_of
 from elasticflow.step.schedule import SLICING
+from elasticflow.storage.file_ids import other_vocabularies
 from elasticflow.training.freezing import begins_late
 from elasticflow.worker.loaded import Loaded
 from elasticflow_ps.kernel import AnyKernel
@@ -84,6 +85,7 @@ class Warm:
         weights = found.arrays
         self._loaded, self._config, self._weights = loaded, config, weights
         self._updates = found.updates if config.init_optimizer else 0
+        self._other = other_vocabularies(found.sources, loaded.spec().files)
         self._layout = loaded.replica.layout
         still = [Entry(e.name, e.shape, e.dtype, Rule.UPDATE) for e in loaded.frozen]
         self._entries = [*(e for e in self._layout.entries if e.rule not in PASSING), *still]
@@ -164,6 +166,7 @@ class Warm:
             stateful=tuple(stateful),
             stateless=tuple(name for name in trained if name not in stateful),
             updates=self._updates,
+            vocabularies=self._other,
         )
 
     def _overlay(self, vector: Vector, suffix: str = "") -> None:

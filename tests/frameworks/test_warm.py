@@ -105,6 +105,28 @@ def test_a_runs_weights_and_the_state_of_its_optimizer(tmp_path):
     assert manifest.work["init"]["from"] == str(first.path) and manifest.work["init"]["optimizer"] is True
 
 
+def test_other_vocabularies_than_those_of_the_run_are_told(tmp_path, monkeypatch):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = pa.table({"x": [[1.0, 2.0, 3.0]] * 8, "i": ["Rome", "Oslo"] * 4, "y": [0, 1] * 4})
+    pq.write_table(table, tmp_path / "table.parquet")
+    rules = f"vocabularies=ef.data.vocabularies('{tmp_path}/v.json')"
+    head, _, _ = PROGRAM.partition("    x = np.random")
+    program = f"{head}    return ef.data.Parquet('{tmp_path}/table.parquet', {rules})\n"
+    monkeypatch.setitem(globals(), "PROGRAM", program)
+    weights = {f"net.{name}": t.numpy() for name, t in net().state_dict().items()}
+    (tmp_path / "v.json").write_text('{"i": ["Rome", "Oslo"]}')
+    first = make_run(tmp_path / "a", save(tmp_path / "w.npz", weights))
+    begin(first)
+    same = make_run(tmp_path / "b", first.path)
+    assert begin(same).vocabularies == ""
+    (tmp_path / "v.json").write_text('{"i": ["Oslo", "Rome"]}')
+    other = make_run(tmp_path / "c", first.path)
+    taken = begin(other)
+    assert taken.vocabularies == "vocabularies of i"
+    ((kind, words),) = [line for line in taken.lines("a") if "vocabularies" in line[1]]
+    assert kind == "warning" and words.startswith("the vocabularies of i are others than those of a: ")
+
+
 def test_names_are_mapped_and_the_rest_is_told(tmp_path):
     weights = {
         "encoder.weight": np.ones((4, 3), np.float32),
