@@ -39,6 +39,7 @@ def unpack(storage: Storage, manifest: Manifest, folder: Path) -> None:
         _sync(folder / ARRAYS)
         told = [each for each in manifest.sources if each[0].startswith(VOCABULARIES)]
         (folder / TOLD).write_bytes(msgspec.json.encode(told))
+        _sync(folder / TOLD)
         tables = _Tables(reader)
         for number, entry in enumerate(reader.layout.tables):
             with (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from elasticflow.master.log import say
@@ -24,9 +23,6 @@ MOMENT_S = 3.0
 MOST_DEATHS = 5
 """So often it is begun again."""
 
-LOOK_S = 1.0
-"""So often a master looks after one that another has started."""
-
 
 def begin_tracking(run: RunDir, config: Config) -> None:
     """Starts it, unless it is there: one that a master before this one has started is waited for first."""
@@ -41,8 +37,7 @@ def begin_tracking(run: RunDir, config: Config) -> None:
 
 def _take_over(run: RunDir, folder: TrackDir) -> None:
     """Waits for another master's, of whose end nobody hears here; another follows if the run is not over."""
-    while folder.is_held():
-        time.sleep(LOOK_S)
+    folder.wait_until_free(None)
     if not run.report.exists() and (process := _started(run)):
         _keep(run, process)
 

@@ -53,8 +53,13 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def wait_until_free(path: Path, timeout_s: float) -> None:
-    """Until nobody has it; for so long at most, and the kernel's own wait has no limit. Raises OSError."""
+def wait_until_free(path: Path, timeout_s: float | None) -> None:
+    """Until nobody has it; for so long at most. None: however long, by the kernel's own wait, which has no
+    limit. Raises OSError."""
+    if timeout_s is None:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        return
     deadline = time.monotonic() + timeout_s
     while is_locked(path) and time.monotonic() < deadline:
         time.sleep(LOOK_S)

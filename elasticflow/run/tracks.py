@@ -61,8 +61,8 @@ class TrackDir:
             return is_locked(self._lock)
         return False
 
-    def wait_until_free(self, timeout_s: float) -> None:
-        """For so long at most, as long as one can see it."""
+    def wait_until_free(self, timeout_s: float | None) -> None:
+        """For so long at most, None: however long; as long as one can see it."""
         with contextlib.suppress(OSError):
             wait_until_free(self._lock, timeout_s)
 

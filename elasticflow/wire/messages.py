@@ -20,7 +20,8 @@ Skipped, Paused). So it is when a
 member had to connect again; the master, too, then says again what still stands. Until then a stale plan
 costs time, not the model: what nobody does is overdue and gets done.
 
-Data plane (``elasticflow.wire``: each header carries a MAC; arrays in frames of their own)
+Data plane (``elasticflow.wire``: each header carries a MAC; arrays in frames of their own; what goes to the
+same end at the same time travels as one, under one header)
 
     worker -> server   Hello, Pull, Push, Initial,       server -> worker   Welcome, Version, Compute, Gone,
                        Read, Lend, Mapped, Advise                           Uninitialised, RowsRead,

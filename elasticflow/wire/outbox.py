@@ -10,6 +10,8 @@ from elasticflow.wire.sending import Tracker
 
 BUNDLE_BYTES = 256 << 10
 """What tells of so many bytes leaves at once: the other end has enough to do with them meanwhile."""
+MESSAGE_BYTES = 256
+"""For which each message counts besides, so that those without arrays are not collected without end."""
 
 M = TypeVar("M")
 Parts = Sequence[tuple[M, Sequence[Array]]]
@@ -53,7 +55,7 @@ class Outbox(Generic[M]):
         free again; None: it is already.
         """
         self._parts.append((message, arrays))
-        self._num_bytes += lent_bytes + sum(array.nbytes for array in arrays)
+        self._num_bytes += MESSAGE_BYTES + lent_bytes + sum(array.nbytes for array in arrays)
         if self._num_bytes >= BUNDLE_BYTES:
             return self.flush()
         return self._departure if arrays else None

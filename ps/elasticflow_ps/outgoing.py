@@ -148,8 +148,6 @@ class Pushing(Outgoing):
         for route, missing in zip(self._routes.all, self._missing, strict=True):
             if missing != 0:
                 self._send(route)
-        for remote in {route.remote.name: route.remote for route in self._routes.all}.values():
-            remote.link.flush()
         self._sent(self._trackers, self._lent)
 
     def _send(self, route: Route) -> None:
@@ -171,3 +169,5 @@ class Pushing(Outgoing):
         lent_bytes = sum(array.nbytes for array in arrays) if lends else 0
         if tracker := remote.link.put(push, [] if lends else arrays, lent_bytes):
             self._trackers.append(tracker)
+        if not self._unsent[remote.name]:
+            remote.link.flush()  # while what goes to the next server is still added up

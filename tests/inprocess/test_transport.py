@@ -238,6 +238,22 @@ def test_what_is_put_travels_as_one(context: Context, listener: DataListener) ->
     link.close()
 
 
+def test_messages_without_arrays_are_not_collected_without_end(
+    context: Context, listener: DataListener
+) -> None:
+    """Of a model with very many parcels the header would pass all limits."""
+    link = connected(context, listener)
+    most = outbox.BUNDLE_BYTES // outbox.MESSAGE_BYTES
+    for version in range(most - 1):
+        link.put(Pull(version=version))
+    assert link.sent == 0
+    link.put(Pull(version=most - 1))
+    assert link.sent == 1
+    opened, *received = hear(listener, 1 + most)
+    assert isinstance(opened, Opened) and [each.message.version for each in received] == [*range(most)]  # type: ignore[union-attr]
+    link.close()
+
+
 def test_what_was_put_for_one_who_has_gone_is_free_again(context: Context, listener: DataListener) -> None:
     link = connected(context, listener)
     link.send(Pull(version=1))
