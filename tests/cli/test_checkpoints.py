@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +13,7 @@ from elasticflow.cli.main import main
 from elasticflow.run.config import make
 from elasticflow.run.folder import RunDir
 from elasticflow.storage import DirectoryStorage
+from tests.full_disk import room_of
 
 from .test_history import saved
 
@@ -43,12 +43,8 @@ def test_one_that_is_damaged_hides_no_others(run: RunDir, capsys: pytest.Capture
 def test_export_to_a_full_disk(
     run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, room: int
 ) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-    try:
+    with room_of(room):
         assert main(["export", str(run.path), str(tmp_path / f"model{ending}")]) == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     told = capsys.readouterr().err.strip()
     assert "\n" not in told and f"model{ending}: " in told and "File too large" in told
     assert {each.name for each in tmp_path.iterdir()} == {"run"}

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from elasticflow.process.new_files import writing  # noqa: E402
 from elasticflow.run import config  # noqa: E402
 from elasticflow.run.folder import RunDir  # noqa: E402
 from elasticflow.worker.warm import begin  # noqa: E402
+from tests.full_disk import room_of  # noqa: E402
 
 TORCH = """
 import numpy as np, torch, elasticflow as ef
@@ -113,13 +113,12 @@ def a_program(file):
 @pytest.mark.parametrize("room", [0, 1000])
 def test_a_full_disk_is_what_is_told(tmp_path, save, room):
     """PyTorch tells of positions, or aborts the process."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"), writing(tmp_path / "model") as file:
-            save(file)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with (
+        room_of(room),
+        pytest.raises(OSError, match="File too large"),
+        writing(tmp_path / "model") as file,
+    ):
+        save(file)
     assert (tmp_path / "model").stat().st_size == room
     with writing(tmp_path / "whole") as file:
         save(file)

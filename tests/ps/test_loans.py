@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -18,6 +18,7 @@ from elasticflow.step.layout import ALIGN_BYTES
 from elasticflow.wire.messages import Lend
 from elasticflow_ps.arena import Arena
 from elasticflow_ps.loans import Block, _tell_once, borrow, try_block
+from tests.full_disk import room_of
 
 LENDER = """
 import sys, msgspec
@@ -124,16 +125,12 @@ def test_where_there_is_no_such_memory_there_is_none(
 ) -> None:
     """Files may not be so large; or Python was built where the system did not have it."""
     _tell_once.cache_clear()
-    before, limits = descriptors(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = descriptors()
     if missing == "memfd_create":
         monkeypatch.delattr(os, "memfd_create")
-    else:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
-    try:
+    with room_of(64) if missing == "room" else contextlib.nullcontext():
         assert try_block(4096) is None and try_block(4096) is None
         array, place = Arena(lends=True).empty(1 << 20)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert array.nbytes == 1 << 20 and place is None
     assert capsys.readouterr().out.count("no memory that can be lent") == 1
     assert descriptors() == before

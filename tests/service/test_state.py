@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import resource
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
@@ -30,6 +29,7 @@ from elasticflow.service.journal import ServiceJournal, ServiceRules, UndecidedE
 from elasticflow.service.learned import believed
 from elasticflow.service.state import ENDS, ServiceState, TaskStanding
 from elasticflow.service.task_log import TaskLog
+from tests.full_disk import room_of
 
 RULES = ServiceRules(policy="elastic", nodes=4, gpus_per_node=2, overheads=Overheads(1.0, 1.0, 0.5, 2.0))
 BEGIN_S = 1.7e9
@@ -518,13 +518,8 @@ def test_a_disk_that_becomes_full_in_a_line_takes_nothing_more_and_loses_nothing
     journal = ServiceJournal(tmp_path, RULES)
     journal.handle([measured("a", 300, BEGIN_S + 200)], BEGIN_S)
     path = journal.path
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, limits[1]))
-    try:
-        with pytest.raises(OSError, match="No space left on device"):
-            journal.handle([measured("b", 300, BEGIN_S + 200)], BEGIN_S + 1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with room_of(path.stat().st_size + 20), pytest.raises(OSError, match="No space left on device"):
+        journal.handle([measured("b", 300, BEGIN_S + 200)], BEGIN_S + 1)
     assert set(journal.state.tickets) == {"a"}, "nobody acts on what is not on the disk"
     again = ServiceJournal(tmp_path, RULES)
     again.handle([measured("c", 300, BEGIN_S + 200)], BEGIN_S + 2)
