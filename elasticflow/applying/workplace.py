@@ -56,6 +56,11 @@ class Workplace:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        with contextlib.suppress(OSError):
+            if not any(
+                self.parts.iterdir()
+            ):  # as of data that are not there: nothing is for the next command
+                shutil.rmtree(self.path)
         os.close(self._lock)
 
     def weights(self, key: str) -> Path:

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -27,6 +26,7 @@ from elasticflow.cli.train import METAVARS, OPTIONS, end_at_once, start_master
 from elasticflow.cli.watching import users_part
 from elasticflow.cluster.presence import presence_of, wait_until_over
 from elasticflow.errors import ConfigError, RunError
+from elasticflow.process.own_folders import own_folder
 from elasticflow.program.copy import keep, take
 from elasticflow.program.loading import parse
 from elasticflow.run import config
@@ -87,8 +87,8 @@ def profile(arguments: argparse.Namespace) -> int:
     chosen = _settings(arguments)
     check_folder(Path(arguments.to), arguments.program)
     sizes = powers_of_two(arguments.workers or _num_workers(chosen))
-    with tempfile.TemporaryDirectory(prefix="elasticflow-profile-") as folder:
-        run = RunDir(Path(folder) / "run")
+    with own_folder("elasticflow-profile-") as folder:
+        run = RunDir(folder / "run")
         chosen, copy = take(msgspec.structs.replace(chosen, run_dir=str(run.path), checkpoint_dir=""))
         if copy:
             keep(run, copy)

@@ -78,6 +78,16 @@ def match(entries: Iterable[Entry], names: Iterable[str], renamed: Mapping[str, 
     return found
 
 
+def check_mapping(renamed: Mapping[str, str], names: Sequence[str], source: str) -> None:
+    """Raises ConfigError if a part of it is about nothing. names: of what is in the source."""
+    for old in filter(None, renamed):
+        if not any(name == old or name.startswith(f"{old}.") for name in names):
+            raise ConfigError(
+                f"init_map: {old}={renamed[old]}: no name in {source} is {old!r}, or begins so. "
+                f"There are {', '.join(names[:SHOWN])}{', ...' * (len(names) > SHOWN)}."
+            )
+
+
 class Warm:
     """The first values of a run. found: see ``read_weights``."""
 
@@ -95,7 +105,9 @@ class Warm:
             if name.endswith(IDS) and f"{name[:-4]}{ROWS}" in weights
         }
         plain = [n for n in weights if "#" not in n and not any(n.startswith(f"{t}.") for t in tables)]
-        self._names = match(self._entries, [*plain, *sorted(tables)], mapping_of(config.init_map))
+        renamed = mapping_of(config.init_map)
+        self._names = match(self._entries, [*plain, *sorted(tables)], renamed)
+        check_mapping(renamed, [*plain, *sorted(tables)], config.init_from)
         self._unlike = [entry.name for entry in self._entries if self._differs(entry)]
         for name in self._unlike:
             del self._names[name]

@@ -175,6 +175,7 @@ class Evil:
         (lambda p: p / "none.npz", {}, "there is no such file"),
         (lambda p: save(p / "w.npz", {"a": ROWS}), {}, r"none of its names \(a, ...\).*Map them: --init-map"),
         (lambda p: save(p / "w.npz", {"a": ROWS}), {"init_optimizer": True}, "no optimizer's state: a run"),
+        (lambda p: save(p / "w.npz", {"a.b": ROWS}), {"init_map": "a=net,b=net"}, r"no name in .*npz is 'b'"),
         (lambda p: (p / "w.txt").write_text("x") and p / "w.txt", {}, "are taken from a run's folder, or"),
         (lambda p: torch.save({"a": Evil()}, p / "w.pt") or p / "w.pt", {}, "nothing of it is executed"),
         (lambda p: torch.save([1], p / "w.pt") or p / "w.pt", {}, "holds a list, and no state dict"),
