@@ -11,7 +11,7 @@ from pathlib import Path
 
 from elasticflow.cli.terminal import harmless_output, stand_in_for_closed
 from elasticflow.cli.verbs import parser, run
-from elasticflow.errors import EXIT_UNKNOWN, ElasticFlowError, UnknownError
+from elasticflow.errors import EXIT_UNKNOWN, CheckpointError, ElasticFlowError, UnknownError
 from elasticflow.process.retry import is_away
 from elasticflow.process.stamps import check_format
 from elasticflow.process.texts import bear_any_text
@@ -35,7 +35,8 @@ def _told(argv: list[str] | None) -> int:
         return run(parser().parse_args(argv))
     except ElasticFlowError as error:
         with contextlib.suppress(OSError):  # nobody reads it any more
-            print(f"Error: {error}", file=sys.stderr)
+            whose = _whose(error.__cause__) if isinstance(error, CheckpointError) else ""
+            print(f"Error: {error}{whose}", file=sys.stderr)
         return EXIT_UNKNOWN if isinstance(error, UnknownError) else 1
     except BrokenPipeError:
         return 1
@@ -47,7 +48,7 @@ def _told(argv: list[str] | None) -> int:
         return 130
 
 
-def _whose(error: OSError) -> str:
+def _whose(error: BaseException | None) -> str:
     """Of a place on the disk that may not be used: whose it is, or the folder on the way that keeps it."""
     from elasticflow.run.trust import name_of
 

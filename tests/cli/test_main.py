@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticflow.checkpoint.failures import naming
 from elasticflow.cli import runs
 from elasticflow.cli.main import main
 from elasticflow.cli.verbs import VERBS
@@ -44,6 +45,24 @@ def test_whose_a_place_is_that_may_not_be_used(
     assert capsys.readouterr().err == (
         f"Error: [Errno 13] Permission denied: '{tmp_path / there}': "
         f"{run} belongs to {me} (mode 0700), and you are {me}\n"
+    )
+
+
+def test_whose_checkpoints_are_that_may_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A colleague's, who shows how the run goes, and not the model."""
+    tmp_path.chmod(0o700)
+
+    def checkpoints(arguments: argparse.Namespace) -> int:
+        with naming("checkpoints"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / "checkpoints"))
+
+    monkeypatch.setattr(runs, "status", checkpoints)
+    assert main(["status", str(tmp_path)]) == 1
+    me = name_of(os.geteuid())
+    assert capsys.readouterr().err.endswith(
+        f"Permission denied: {tmp_path} belongs to {me} (mode 0700), and you are {me}\n"
     )
 
 
