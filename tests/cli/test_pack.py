@@ -7,12 +7,16 @@ import sys
 import tarfile
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from elasticflow.cli.main import main
 from elasticflow.cluster.pack import MANIFEST, pack
 from elasticflow.errors import ConfigError
+
+AS_PACKED: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+"""Python 3.10 and 3.11 know filters from some release on."""
 
 
 @pytest.fixture
@@ -44,7 +48,7 @@ def test_it_works_where_it_is_unpacked(
     assert told.out == f"{file}\n" and f"each node needs {Path(sys.executable).resolve()}" in told.err
     with tarfile.open(file) as tar:
         assert tar.next().name == MANIFEST  # type: ignore[union-attr]
-        tar.extractall(there, filter="fully_trusted")
+        tar.extractall(there, **AS_PACKED)
     environment.rename(tmp_path / "gone")
     (tmp_path / "source").rename(tmp_path / "gone-too")
     path = {"PATH": f"{there}/bin:/usr/bin:/bin"}
@@ -100,7 +104,7 @@ def test_what_links_lead_to_comes_along(environment: Path, tmp_path: Path) -> No
     packed = pack(str(file), str(environment))
     assert {"linked", "one", "same"} <= set(packed.modules)
     with tarfile.open(file) as tar:
-        tar.extractall(there, filter="fully_trusted")
+        tar.extractall(there, **AS_PACKED)
     for path in (environment, cache):
         path.rename(tmp_path / f"{path.name}-moved")
     code = "import linked.inner, one, same; print(linked.inner.HERE, one.HERE, same.__file__)"
