@@ -3,6 +3,7 @@
     RunError
     └── SlurmError
         ├── SlurmBusy       no answer, or not now: ask again later
+        │   └── PlaceClosed    where it was to run takes no jobs now; another place may
         ├── LimitReached    a limit of the cluster: fewer jobs, or smaller ones, may do
         ├── SlurmRefused    asking again for the same is no use
         └── SlurmNotInstalled  no commands, no slurm.conf, or no authentication on this machine
@@ -43,6 +44,10 @@ class SlurmError(RunError):
 
 class SlurmBusy(SlurmError):
     """No answer, or not now: ask again later."""
+
+
+class PlaceClosed(SlurmBusy):
+    """A partition or a reservation takes no jobs now. It may later, and another may at once."""
 
 
 class LimitReached(SlurmError):

@@ -14,8 +14,8 @@ STRUCK_S = 600.0
 """A place that has refused a job gets none for so long."""
 FULL_PATIENCES = 10
 """A place is thought to be full for so many times the patience since it was last found so."""
-LIMIT_FIRST_S, LIMIT_MOST_S = 5.0, 300.0
-"""After a limit was reached, the first pause and the longest."""
+REST_FIRST_S, REST_MOST_S = 5.0, 300.0
+"""After a limit was reached, or a place was found closed, the first pause and the longest."""
 
 
 class PlaceStanding(msgspec.Struct):
@@ -26,14 +26,14 @@ class PlaceStanding(msgspec.Struct):
     refusal: str = ""
     """SLURM's words, while it is struck out."""
     full_until_s: float = NEVER_S
-    limit: Cooldown = msgspec.field(default_factory=lambda: Cooldown(LIMIT_FIRST_S, LIMIT_MOST_S))
+    rest: Cooldown = msgspec.field(default_factory=lambda: Cooldown(REST_FIRST_S, REST_MOST_S))
     estimate_after_s: float = NEVER_S
 
     @property
     def trouble(self) -> str:
         """Why there are no more jobs in this place; "" if it is not known to refuse any."""
-        if self.limit.failures:
-            return f"{self.limit.text} (SLURM's limit)"
+        if self.rest.failures:
+            return self.rest.text
         return f"refused in {self.place}: {self.refusal}" if self.refusal else ""
 
 
@@ -58,7 +58,7 @@ class Places:
         return next((each.place for each in [*goals, *roomy, *takes]), None)
 
     def _taking(self, now_s: float) -> list[PlaceStanding]:
-        return [each for each in self if now_s >= max(each.struck_until_s, each.limit.until_s)]
+        return [each for each in self if now_s >= max(each.struck_until_s, each.rest.until_s)]
 
     def of(self, job: SlurmJob) -> PlaceConfig:
         """Where a job is that a master before this one has submitted, as well as its partition tells."""
@@ -75,7 +75,7 @@ class Places:
     def accepted(self, place: PlaceConfig) -> None:
         """It took a job."""
         standing = self._standings[place]
-        standing.limit.clear()
+        standing.rest.clear()
         standing.struck_until_s, standing.refusal = NEVER_S, ""
 
     def fill(self, place: PlaceConfig, now_s: float) -> None:
@@ -90,7 +90,7 @@ class Places:
     def job_ended(self) -> None:
         """One job less: limits may allow another."""
         for each in self:
-            each.limit.end()
+            each.rest.end()
 
     def refused_by_all(self, now_s: float) -> bool:
         return all(now_s < each.struck_until_s for each in self)

@@ -24,6 +24,7 @@ from elasticflow_slurm import reasons
 from elasticflow_slurm.client import (
     WAITING,
     LimitReached,
+    PlaceClosed,
     SlurmError,
     SlurmJob,
     SlurmNotInstalled,
@@ -121,13 +122,17 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             self._move(ask, f"it would start in {place}", now_s)
 
     def _learn(self, ask: SlurmAsk | None, error: Exception, now_s: float) -> bool:
-        is_sure = isinstance(error, (LimitReached, SlurmRefused, SlurmNotInstalled))
+        is_sure = isinstance(error, (LimitReached, PlaceClosed, SlurmRefused, SlurmNotInstalled))
         if ask is None or ask.place is None:
             return is_sure
         place, words = ask.place, str(error)
         if isinstance(error, LimitReached):
-            self._places[place].limit.fail(words, now_s)
+            self._places[place].rest.fail(f"{words} (SLURM's limit)", now_s)
             text = f"a limit of SLURM's is reached in {place}: {words}"
+            self.news.note("warning", text, once=True)
+        elif isinstance(error, PlaceClosed):
+            text = f"{place} takes no jobs just now: {words}"
+            self._places[place].rest.fail(text, now_s)
             self.news.note("warning", text, once=True)
         elif isinstance(error, SlurmRefused) and ask.exclude:
             self._nodes.pardon()
@@ -169,11 +174,11 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
         place = self._places.choose(now_s, ask.goal)
         if place is None or not super()._may_ask(ask, now_s):
             return False
-        troubles = self._launches.cooldown.failures or self._places[place].limit.failures
+        troubles = self._launches.cooldown.failures or self._places[place].rest.failures
         return not (troubles and any(each.unanswered for each in self._asks))
 
     def _rests_s(self) -> list[float]:
-        return [each.limit.until_s for each in self._places]
+        return [each.rest.until_s for each in self._places]
 
     # --- polls -----------------------------------------------------------------------------------
 

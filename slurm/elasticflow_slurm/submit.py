@@ -19,7 +19,7 @@ from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import JobRequest, LimitReached, SlurmError, SlurmRefused
+from elasticflow_slurm.client import JobRequest, LimitReached, PlaceClosed, SlurmError, SlurmRefused
 from elasticflow_slurm.command_line import SlurmClient
 from elasticflow_slurm.comments import cancel_jobs
 from elasticflow_slurm.config import SlurmConfig, read
@@ -96,7 +96,10 @@ def _withdraw(client: SlurmClient, run: str) -> None:
 
 
 def _check_places(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:
-    """Raises ConfigError with SLURM's own words where a place would never take what is to run there."""
+    """Raises ConfigError with SLURM's own words where a place would never take what is to run there.
+
+    Of what will pass the leader's place alone is told of: workers may wait, or run elsewhere.
+    """
     masters = leader_components(chosen, slurm, "RUN", run_dir)
     asked = [
         ("leader", what, slurm.leader, JobRequest(script="#!/bin/bash\n", options=options))
@@ -111,6 +114,12 @@ def _check_places(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_d
         try:
             with contextlib.suppress(LimitReached):  # it will pass
                 client.would_start_at(request)
+        except PlaceClosed as error:
+            if key == "leader":
+                advice = "Submit it again once it does, or name another place."
+                raise PlaceClosed(
+                    f"slurm.leader: {place} takes no jobs just now: {error} {advice}"
+                ) from error
         except SlurmRefused as error:
             told = {name: request.options[name] for name in _ASKED[key] if name in request.options}
             wanted = " ".join(f"--{name}={value}" for name, value in told.items())

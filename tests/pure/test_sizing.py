@@ -15,6 +15,7 @@ from elasticflow.cluster.sizing import End, Poll
 from elasticflow_slurm import reasons
 from elasticflow_slurm.client import (
     LimitReached,
+    PlaceClosed,
     SlurmBusy,
     SlurmError,
     SlurmJob,
@@ -37,6 +38,7 @@ from .slurm_world import EPOCH, RUN, polls_a_minute
 GPU, IDLE = PlaceConfig(partition="gpu"), PlaceConfig(partition="idle")
 BUSY = SlurmBusy("Socket timed out on send/recv operation")
 LIMIT = LimitReached("QOSMaxSubmitJobPerUserLimit")
+CLOSED = PlaceClosed("Required partition not available (inactive or drain)")
 REFUSED = SlurmRefused("Invalid partition name specified")
 
 
@@ -464,6 +466,19 @@ def test_a_limit_of_one_place_is_none_of_another() -> None:
     assert told.asked == [Submit("worker-1", IDLE, ())]
 
 
+def test_a_place_that_is_closed_for_now_closes_no_other() -> None:
+    told = Told(GPU, IDLE).want(1)
+    told.decide()
+    told.fail(CLOSED).decide()
+    assert told.asked == [Submit("worker-1", IDLE, ())]
+    told.fail(CLOSED)
+    closed = f"partition gpu takes no jobs just now: {CLOSED}"
+    assert told.notes()[0] == closed and told.sizing.reason == f"0 of 1: {closed}"
+    assert not told.sizing.fatal, "an operator opens it again"
+    told.after(5).decide()
+    assert told.asked == [Submit("worker-1", GPU, ())]
+
+
 def test_a_lost_answer_is_repeated_when_a_poll_shows_no_job() -> None:
     told = Told().want(1).await_poll()
     told.after(1).fail(BUSY)
@@ -726,7 +741,7 @@ def test_one_that_is_submitted_just_now_is_cancelled_when_its_id_is_known() -> N
     assert told.cancelled == [101]
 
 
-@pytest.mark.parametrize("error", [LIMIT, REFUSED])
+@pytest.mark.parametrize("error", [LIMIT, CLOSED, REFUSED])
 def test_one_that_is_refused_is_forgotten(error: SlurmError) -> None:
     told = Told().want(1)
     told.decide()

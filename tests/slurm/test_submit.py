@@ -15,7 +15,8 @@ from elasticflow.leading import FolderTaken, begin, check_resume, in_new_folder,
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import finder
-from elasticflow_slurm.client import SlurmJob
+from elasticflow_slurm import submit as submitting
+from elasticflow_slurm.client import JobRequest, PlaceClosed, SlurmJob
 from tests.slurm.fakes import FakeClient
 from tests.telling import report_of
 
@@ -138,3 +139,30 @@ def test_settings_may_be_named_as_for_train(tmp_path: Path, capsys: pytest.Captu
     assert said[0] == said[1] and "--job-name=nightly" in said[0]
     assert main(["submit", str(config), str(program), "--config", str(config)]) == 1
     assert "name one file of settings" in capsys.readouterr().err
+
+
+class PartlyClosed(FakeClient):
+    """One partition takes no jobs now."""
+
+    def __init__(self, closed: str) -> None:
+        super().__init__()
+        self._closed = closed
+
+    def would_start_at(self, request: JobRequest) -> float:
+        if request.options["partition"] == self._closed:
+            raise PlaceClosed("sbatch failed: Required partition not available (inactive or drain).")
+        return 0.0
+
+
+def test_of_partitions_that_take_nothing_for_now_the_leaders_alone_is_in_the_way(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    section = {"leader": {"partition": "cpu"}, "workers": [{"partition": "old"}, {"partition": "new"}]}
+    names = {"program": str(tmp_path / "p.py"), "run_dir": str(tmp_path / "other"), "slurm": section}
+    monkeypatch.setattr(submitting, "choose", lambda environ: PartlyClosed("old"))
+    assert submitting.submit(Config(**names), resume=False)[0] == 1
+    monkeypatch.setattr(submitting, "choose", lambda environ: PartlyClosed("cpu"))
+    names["run_dir"] = str(tmp_path / "third")
+    with pytest.raises(PlaceClosed, match="slurm.leader: partition cpu takes no jobs just now: .* another"):
+        submitting.submit(Config(**names), resume=False)
+    assert not (tmp_path / "third").exists()

@@ -11,6 +11,7 @@ import pytest
 from elasticflow_slurm.client import (
     JobRequest,
     LimitReached,
+    PlaceClosed,
     SlurmBusy,
     SlurmError,
     SlurmNotInstalled,
@@ -261,6 +262,7 @@ def ask(client: SlurmClient, command: str) -> None:
         ("Batch job submission failed: Unexpected message received", SlurmBusy),
         ("Batch job submission failed: Zero Bytes were transmitted or received", SlurmBusy),
         ("Job can not be altered now, try again later", SlurmBusy),
+        ("allocation failure: Required partition not available (inactive or drain)", PlaceClosed),
         ("Invalid account or account/partition combination specified", SlurmRefused),
         ("Access/permission denied", SlurmRefused),
         ("User's group not permitted to use this partition", SlurmRefused),
