@@ -6,6 +6,8 @@ import contextlib
 import os
 import time
 
+import msgspec
+
 from elasticflow.cluster.finder import AskingFinder, Orphaned
 from elasticflow.cluster.presence import JobPresence, RunEnd
 from elasticflow.errors import ElasticFlowError
@@ -179,6 +181,10 @@ class SlurmPresence(JobPresence):
         job = self._job = settled(self._client, self._run)
         if job and job.state == "PENDING" and job.restarts and read(job.comment):
             start_again(self._client, self._run, job)
+        if job and job.state == "PENDING" and job.het is not None:
+            with contextlib.suppress(SlurmError):
+                reason = reasons.of_components(job, self._client.jobs())
+                self._job = msgspec.structs.replace(job, reason=reason)
         self._run.refresh()  # so that whoever hears that it is over finds the report
         return job is not None and not job.over
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 
@@ -40,6 +41,7 @@ EXIT_NOT_BEGUN = 78
 """Exit code of a worker's job that ended before its Python could begin the worker."""
 _RELEASE = "'scontrol release {id}' lets it go on; or cancel it."
 _OTHER = "Cancel it, and submit it with another slurm.leader."
+_LESS = "Cancel it, and submit it with less for the leader or its servers, or with another slurm.leader."
 _NEVER = {
     "PartitionTimeLimit": "Cancel it, and submit it with a shorter slurm.leader_time.",
     "PartitionNodeLimit": "Cancel it, and submit it with fewer slurm.server_nodes.",
@@ -62,6 +64,10 @@ _FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail")
 """Reasons that are said of the nodes that a job may have."""
 _LIMITS = ("QOS", "Assoc", "Max")
 """How reasons begin that are limits."""
+_OF_ONE_JOB = re.compile("(QOS|Assoc)(Max.*Per(Job|Node)|Min)")
+"""How reasons begin that are limits of each job by itself: it asks for too much, whoever else leaves."""
+FOR_A_PLACE = ("", "Resources", "Priority")
+"""Reasons of a job that waits for others to leave."""
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -166,7 +172,9 @@ def waiting(
     without: nodes that it leaves out, idle or not.
     """
     reason = "ReqNodeNotAvail" if job.reason.startswith(_NODES_AWAY) else job.reason.partition(",")[0]
-    if reason.startswith(_LIMITS):
+    if _OF_ONE_JOB.match(reason):
+        return f"job {job.address} asks for what a limit of SLURM's gives to no job ({reason})"
+    if reason.startswith(_LIMITS) and reason not in _NEVER:
         return f"{reason} (SLURM's limit)"
     template = _WAITS.get(reason, f"job {{id}} waits: {job.reason}")
     where = f"partition {job.partition}" if job.partition else "SLURM's default partition"
@@ -185,11 +193,19 @@ def leader_waiting(job: SlurmJob, at: float) -> str:
         return "SLURM has not looked at it yet"
     text = waiting(job, gpus=0, start_at=job.start_at, at=at)
     word = job.reason.partition(",")[0]
-    if word in _NEVER or job.held:
+    if _OF_ONE_JOB.match(word):
+        text += f", and will not start by itself. {_NEVER['PartitionTimeLimit'] if 'Wall' in word else _LESS}"
+    elif word in _NEVER or job.held:
         text += f": SLURM says {job.reason}, and it will not start by itself. {_NEVER.get(word, _RELEASE)}"
     elif word not in _WAITS and word not in text:
         text += f" (SLURM: {job.reason})"
     return text.replace("{id}", str(job.address))
+
+
+def of_components(first: SlurmJob, jobs: Sequence[SlurmJob]) -> str:
+    """Why a heterogeneous job waits: SLURM tells of each component by itself, of most only that it waits."""
+    others = [job.reason for job in jobs if job.leader_id == first.id and not job.over]
+    return next((reason for reason in (first.reason, *others) if reason not in FOR_A_PLACE), first.reason)
 
 
 def jobs(number: int, verb: str) -> str:

@@ -50,8 +50,6 @@ SOON_S = 5.0
 """A job moves to a place where it would start within this."""
 STEADY_S = 120.0
 """The expected start that is shown changes when it is off by more than this."""
-FOR_A_PLACE = ("", "Resources", "Priority")
-"""SLURM's reasons of a job that waits for others to leave."""
 _HELD_ON_PURPOSE = ("JobHeldUser", "JobHeldAdmin")
 """SLURM's reasons where a person holds a job: it waits for that person, and nothing has failed."""
 
@@ -347,7 +345,9 @@ def _other_run(run: str, jobs: Sequence[tuple[str, SlurmJob]]) -> OtherRun:
     """As people know it: by its jobs' name, or else by its id."""
     member, first = jobs[0]
     name = first.name.removesuffix(f"-{member}")
-    waiting = sum(job.state in WAITING and not job.held and job.reason in FOR_A_PLACE for _, job in jobs)
+    waiting = sum(
+        job.state in WAITING and not job.held and job.reason in reasons.FOR_A_PLACE for _, job in jobs
+    )
     running = sum(job.state not in WAITING for _, job in jobs)
     return OtherRun(f"{name} ({run})" if name != first.name else run, running, waiting)
 

@@ -970,6 +970,8 @@ REASONS = {
     "Priority": "1 of 2: other jobs come first in partition gpu",
     "QOSMaxGRESPerUser": "1 of 2: QOSMaxGRESPerUser (SLURM's limit)",
     "AssocGrpCpuLimit": "1 of 2: AssocGrpCpuLimit (SLURM's limit)",
+    "QOSMaxGRESPerJob": "1 of 2: job 102 asks for what a limit of SLURM's gives to no job (QOSMaxGRESPerJob)",
+    "QOSNotAllowed": "1 of 2: job 102 waits: QOSNotAllowed",
     "ReqNodeNotAvail, UnavailableNodes:g4": "1 of 2: nodes of partition gpu are down, drained or reserved",
     "PartitionDown": "1 of 2: partition gpu is down",
     "BeginTime": "1 of 2: job 102 waits for its begin time",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from elasticflow.cluster import finder as asking
@@ -370,6 +371,14 @@ def test_while_slurm_is_silent_nobody_is_told_that_a_run_is_over_or_not(run: Run
         ("launch failed requeued held", "see the run's folder"),
         ("launch failed requeued held", f"once that is mended, 'scontrol release {ID}' lets it go on"),
         ("AssocMaxJobsLimit", "AssocMaxJobsLimit (SLURM's limit)"),
+        (
+            "QOSMaxWallDurationPerJobLimit",
+            "start by itself. Cancel it, and submit it with a shorter slurm.lea",
+        ),
+        (
+            "AssocMaxCpuPerJobLimit",
+            "no job (AssocMaxCpuPerJobLimit), and will not start by itself. Cancel it",
+        ),
         ("Cleaning", f"job {ID} waits: Cleaning"),
     ],
 )
@@ -378,6 +387,18 @@ def test_what_a_leader_waits_for_is_told_in_words(run: RunDir, clock: Clock, rea
     one, _ = presence(run, waits)
     assert one.is_alive() and not one.has_master()
     assert one.waits_for().startswith(f"its leader, job {ID}, waits: ") and words in one.waits_for()
+
+
+def test_a_leader_of_two_components_says_what_either_waits_for(run: RunDir, clock: Clock) -> None:
+    """SLURM says of the first that it waits for resources, idle or not."""
+    first = {"state": "PENDING", "partition": "cpu", "leader_id": ID}
+    waits = SlurmJob(id=ID, het=0, reason="Resources", comment=leader("X").comment, **first)
+    others = SlurmJob(id=ID + 1, het=1, reason="AssocGrpCpuLimit", **first)
+    one, client = presence(run, waits, others)
+    assert one.is_alive() and "waits: AssocGrpCpuLimit (SLURM's limit)" in one.waits_for()
+    client.known = [waits, msgspec.structs.replace(others, reason="Priority")]
+    clock.now_s += KEEP_S
+    assert one.is_alive() and "waits: partition cpu has no idle CPUs" in one.waits_for()
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED"])
