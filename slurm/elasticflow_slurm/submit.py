@@ -22,7 +22,7 @@ from elasticflow_slurm.bindings import choose
 from elasticflow_slurm.client import JobRequest, LimitReached, PlaceClosed, SlurmError, SlurmRefused
 from elasticflow_slurm.command_line import SlurmClient
 from elasticflow_slurm.comments import cancel_jobs
-from elasticflow_slurm.config import SlurmConfig, read
+from elasticflow_slurm.config import PlaceConfig, SlurmConfig, read
 from elasticflow_slurm.limits import objection
 from elasticflow_slurm.scripts import (
     directives,
@@ -37,6 +37,8 @@ _ASKED = {
     "workers": ("gres", "cpus-per-task", "mem"),
 }
 """Options that a place may refuse."""
+_NO_NODE = "Requested node configuration is not available"
+"""SLURM's words for what no node of a place has; of an estimate, for what none has that is up and free."""
 
 
 def dry_run(chosen: Config, resume: bool) -> str:
@@ -121,9 +123,25 @@ def _check_places(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_d
                     f"slurm.leader: {place} takes no jobs just now: {error} {advice}"
                 ) from error
         except SlurmRefused as error:
+            gpus = (slurm.gpu_type, slurm.gpus) if key == "workers" else ("", 0)
+            if _NO_NODE in str(error) and _are_away(client, place, *gpus):
+                continue
             told = {name: request.options[name] for name in _ASKED[key] if name in request.options}
             wanted = " ".join(f"--{name}={value}" for name, value in told.items())
             raise ConfigError(f"slurm.{key}: SLURM takes no {what} in {place} ({wanted}): {error}") from error
+
+
+def _are_away(client: SlurmClient, place: PlaceConfig, gpu_type: str, gpus: int) -> bool:
+    """Whether nodes of the place with such GPUs are down, drained or reserved: a job may wait for them."""
+    default = [each.name for each in client.partitions() if each.is_default]
+    names = place.partition.split(",") if place.partition else default
+    kept = {name for each in client.reservations() if each.name != place.reservation for name in each.nodes}
+    return any(
+        node.partition in names
+        and node.num_gpus(gpu_type) >= gpus
+        and (node.name in kept or bool(node.away(reserved=bool(place.reservation))))
+        for node in client.nodes()
+    )
 
 
 def _sample(chosen: Config, run_dir: str) -> MemberSettings:

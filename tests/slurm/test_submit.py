@@ -10,13 +10,20 @@ import pytest
 
 from elasticflow.cli.main import main
 from elasticflow.cluster.folder import FolderBefore
-from elasticflow.errors import RunError
+from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import FolderTaken, begin, check_resume, in_new_folder, submission
 from elasticflow.run.config import Config
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow_slurm import finder
 from elasticflow_slurm import submit as submitting
-from elasticflow_slurm.client import JobRequest, PlaceClosed, SlurmJob
+from elasticflow_slurm.client import (
+    JobRequest,
+    PlaceClosed,
+    Reservation,
+    SlurmJob,
+    SlurmNode,
+    SlurmRefused,
+)
 from tests.slurm.fakes import FakeClient
 from tests.telling import report_of
 
@@ -166,3 +173,48 @@ def test_of_partitions_that_take_nothing_for_now_the_leaders_alone_is_in_the_way
     with pytest.raises(PlaceClosed, match="slurm.leader: partition cpu takes no jobs just now: .* another"):
         submitting.submit(Config(**names), resume=False)
     assert not (tmp_path / "third").exists()
+
+
+class Estimating(FakeClient):
+    """A SLURM whose estimates leave out what is down or reserved, as they do."""
+
+    def __init__(self, *nodes: SlurmNode, reserved: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.nodes_known = list(nodes)
+        self.reserved = [Reservation(name="maint", start_at=0.0, end_at=1.0, nodes=reserved)]
+
+    def would_start_at(self, request: JobRequest) -> float:
+        if "gres" in request.options:
+            raise SlurmRefused("sbatch failed: Requested node configuration is not available.")
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("state", "reserved", "gpus", "is_taken"),
+    [
+        ("idle", (), 1, False),
+        ("drained", (), 1, True),
+        ("down*", (), 1, True),
+        ("idle", ("g1",), 1, True),
+        ("drained", (), 8, False),
+    ],
+)
+def test_a_run_whose_nodes_are_away_may_wait_for_them(
+    run: RunDir,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    state: str,
+    reserved: tuple[str, ...],
+    gpus: int,
+    is_taken: bool,
+) -> None:
+    node = SlurmNode(name="g1", partition="gpu", state=state, cpus=8, gpus=(("", 2),))
+    others = SlurmNode(name="g2", partition="other", state="drained", cpus=8, gpus=(("", 8),))
+    monkeypatch.setattr(submitting, "choose", lambda environ: Estimating(node, others, reserved=reserved))
+    section = {"leader": {"partition": "cpu"}, "workers": [{"partition": "gpu"}], "gpus": gpus}
+    chosen = Config(program=str(tmp_path / "p.py"), run_dir=str(tmp_path / "other"), slurm=section)
+    if is_taken:
+        assert submitting.submit(chosen, resume=False)[0] == 1
+    else:
+        with pytest.raises(ConfigError, match="slurm.workers: SLURM takes no worker in partition gpu"):
+            submitting.submit(chosen, resume=False)
