@@ -14,7 +14,7 @@ from elasticflow.errors import ElasticFlowError
 from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, last_line
 from elasticflow_slurm import reasons
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import SlurmBusy, SlurmError, SlurmJob
+from elasticflow_slurm.client import WAITING, SlurmBusy, SlurmError, SlurmJob
 from elasticflow_slurm.command_line import SlurmClient
 from elasticflow_slurm.comments import read
 from elasticflow_slurm.config import read as read_section
@@ -181,7 +181,7 @@ class SlurmPresence(JobPresence):
         job = self._job = settled(self._client, self._run)
         if job and job.state == "PENDING" and job.restarts and read(job.comment):
             start_again(self._client, self._run, job)
-        if job and job.state == "PENDING" and job.het is not None:
+        if job and job.state in WAITING and job.het is not None:
             with contextlib.suppress(SlurmError):
                 reason = reasons.of_components(job, self._client.jobs())
                 self._job = msgspec.structs.replace(job, reason=reason)
@@ -189,4 +189,4 @@ class SlurmPresence(JobPresence):
         return job is not None and not job.over
 
     def _begins(self) -> bool:
-        return self._job is not None and self._job.state == "PENDING"
+        return self._job is not None and self._job.state in WAITING

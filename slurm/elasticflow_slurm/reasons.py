@@ -196,7 +196,8 @@ def leader_waiting(job: SlurmJob, at: float) -> str:
     if _OF_ONE_JOB.match(word):
         text += f", and will not start by itself. {_NEVER['PartitionTimeLimit'] if 'Wall' in word else _LESS}"
     elif word in _NEVER or job.held:
-        text += f": SLURM says {job.reason}, and it will not start by itself. {_NEVER.get(word, _RELEASE)}"
+        says = "it" if job.reason in text else f"SLURM says {job.reason}, and it"
+        text += f": {says} will not start by itself. {_NEVER.get(word, _RELEASE)}"
     elif word not in _WAITS and word not in text:
         text += f" (SLURM: {job.reason})"
     return text.replace("{id}", str(job.address))

@@ -401,6 +401,23 @@ def test_a_leader_of_two_components_says_what_either_waits_for(run: RunDir, cloc
     assert one.is_alive() and "waits: partition cpu has no idle CPUs" in one.waits_for()
 
 
+@pytest.mark.parametrize("state", ["RESV_DEL_HOLD", "REQUEUE_HOLD"])
+def test_a_leader_that_slurm_holds_can_be_told_of_and_cancelled(
+    run: RunDir, clock: Clock, state: str
+) -> None:
+    """As one whose reservation ended before it could begin."""
+    words = "Reservation mine was deleted"
+    held = {"state": state, "reason": words, "het": 0, "leader_id": ID}
+    one, client = presence(run, SlurmJob(id=ID, comment=leader("X").comment, **held))
+    assert one.is_alive() and not one.has_master()
+    assert one.waits_for().endswith(
+        f"job {ID} waits: {words}: it will not start by itself. 'scontrol release {ID}' lets it go on; "
+        "or cancel it."
+    )
+    assert one.cancel() == f"job {ID} is cancelled; it had not begun"
+    assert client.calls == [("cancel", [ID])]
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED"])
 def test_a_leader_that_is_suspended_is_not_to_be_killed(run: RunDir, clock: Clock, state: str) -> None:
     """Its master says nothing, as one that hangs."""
