@@ -66,6 +66,8 @@ _LIMITS = ("QOS", "Assoc", "Max")
 """How reasons begin that are limits."""
 _OF_ONE_JOB = re.compile("(QOS|Assoc)(Max.*Per(Job|Node)|Min)")
 """How reasons begin that are limits of each job by itself: it asks for too much, whoever else leaves."""
+UNTOLD_S = 300 * 86400.0
+"""SLURM reckons that a job without a time limit takes a year: the start of who waits for it is not known."""
 FOR_A_PLACE = ("", "Resources", "Priority")
 """Reasons of a job that waits for others to leave."""
 
@@ -183,8 +185,9 @@ def waiting(
         text += (
             f" ({', '.join(without)} {'is' if len(without) == 1 else 'are'} left out after failures there)"
         )
-    soon = reason in ("Resources", "Priority") and start_at is not None and start_at > at
-    return f"{text}, next expected {clock(start_at, at)}" if soon and start_at else text
+    if reason in ("Resources", "Priority") and start_at is not None and at < start_at < at + UNTOLD_S:
+        return f"{text}, next expected {clock(start_at, at)}"
+    return text
 
 
 def leader_waiting(job: SlurmJob, at: float) -> str:

@@ -992,7 +992,8 @@ def test_when_the_next_one_is_expected() -> None:
     )
     tomorrow = time.strftime("%Y-%m-%d %H:%M", time.localtime(at + 86400))
     assert why(reason="Priority", start_at=at + 86400).endswith(f"next expected {tomorrow}")
-    assert why(reason="Resources", start_at=at - 60) == "1 of 2: partition gpu has no idle GPU"
+    for untold in (at - 60, at + 365 * 86400):  # SLURM's year, of a job without a time limit
+        assert why(reason="Resources", start_at=untold) == "1 of 2: partition gpu has no idle GPU"
 
 
 def test_the_expected_time_does_not_flap() -> None:
