@@ -34,7 +34,7 @@ from elasticflow_slurm.scripts import (
 
 _ASKED = {
     "leader": ("nodes", "ntasks-per-node", "cpus-per-task", "mem", "time"),
-    "workers": ("gres", "cpus-per-task", "mem"),
+    "workers": ("gres", "cpus-per-task", "mem", "time", "time-min"),
 }
 """Options that a place may refuse."""
 _NO_NODE = "Requested node configuration is not available"

@@ -211,10 +211,12 @@ def test_a_run_whose_nodes_are_away_may_wait_for_them(
     node = SlurmNode(name="g1", partition="gpu", state=state, cpus=8, gpus=(("", 2),))
     others = SlurmNode(name="g2", partition="other", state="drained", cpus=8, gpus=(("", 8),))
     monkeypatch.setattr(submitting, "choose", lambda environ: Estimating(node, others, reserved=reserved))
-    section = {"leader": {"partition": "cpu"}, "workers": [{"partition": "gpu"}], "gpus": gpus}
+    places = {"leader": {"partition": "cpu"}, "workers": [{"partition": "gpu"}]}
+    section = {**places, "gpus": gpus, "time": "20"}
     chosen = Config(program=str(tmp_path / "p.py"), run_dir=str(tmp_path / "other"), slurm=section)
     if is_taken:
         assert submitting.submit(chosen, resume=False)[0] == 1
     else:
-        with pytest.raises(ConfigError, match="slurm.workers: SLURM takes no worker in partition gpu"):
+        words = r"slurm.workers: SLURM takes no worker in partition gpu \(--gres=gpu:[18] .* --time=20\)"
+        with pytest.raises(ConfigError, match=words):
             submitting.submit(chosen, resume=False)
