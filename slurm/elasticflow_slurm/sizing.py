@@ -253,6 +253,9 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             self._launch_failed(sight.node, why, now_s)
         elif reasons.blames_node(sight):
             self._blame(sight.node, now_s)
+        if sight.state == "DEADLINE" and not sight.node and ask.place is not None:
+            # SLURM ends a job at once that could not be over by then: so it would the next one.
+            self._strike(ask.place, f"job {sight.id} would not be over before its deadline", now_s)
         self._over(ask, reasons.ending(ask.name, sight))
 
     def _over(self, ask: SlurmAsk, ended: Ended) -> None:

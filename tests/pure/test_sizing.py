@@ -24,6 +24,7 @@ from elasticflow_slurm.client import (
 )
 from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig
+from elasticflow_slurm.places import STRUCK_S
 from elasticflow_slurm.reasons import EXIT_NOT_BEGUN
 from elasticflow_slurm.sizing import (
     WAYS,
@@ -477,6 +478,20 @@ def test_a_place_that_is_closed_for_now_closes_no_other() -> None:
     assert not told.sizing.fatal, "an operator opens it again"
     told.after(5).decide()
     assert told.asked == [Submit("worker-1", GPU, ())]
+
+
+def test_where_jobs_could_not_be_over_before_their_deadline_no_more_are_asked_for() -> None:
+    """SLURM takes them, and ends each at once."""
+    told = Told().want(1)
+    told.decide()
+    told.accept().poll()
+    told.show(101, state="DEADLINE").poll().want(2)
+    assert told.submits() == []
+    late = "job 101 would not be over before its deadline"
+    assert told.sizing.reason == f"0 of 1: refused in partition gpu: {late}"
+    assert told.notes() == [f"partition gpu refuses jobs, and gets none for 10 min: {late}"]
+    told.poll_for(STRUCK_S)
+    assert told.submits() == [2] and not told.sizing.fatal
 
 
 def test_a_lost_answer_is_repeated_when_a_poll_shows_no_job() -> None:
