@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,14 @@ from elasticflow.run.folder import UNKNOWN, HostJob, RunDir, publish
 from elasticflow.run.settings import MemberSettings
 from elasticflow_slurm import index
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import JobRequest, LimitReached, PlaceClosed, SlurmError, SlurmRefused
+from elasticflow_slurm.client import (
+    JobRequest,
+    LimitReached,
+    PlaceClosed,
+    SlurmError,
+    SlurmNode,
+    SlurmRefused,
+)
 from elasticflow_slurm.command_line import SlurmClient
 from elasticflow_slurm.comments import cancel_jobs
 from elasticflow_slurm.config import PlaceConfig, SlurmConfig, read
@@ -107,6 +115,7 @@ def _check_places(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_d
         ("leader", what, slurm.leader, JobRequest(script="#!/bin/bash\n", options=options))
         for what, options in zip(("master", "parameter servers"), masters, strict=False)
     ]
+    _check_nodes(client, slurm.leader, masters)
     sample = _sample(chosen, run_dir)
     asked += [
         ("workers", "worker", place, worker_request(chosen, slurm, "RUN", sample, place, ()))
@@ -132,16 +141,41 @@ def _check_places(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_d
 
 
 def _are_away(client: SlurmClient, place: PlaceConfig, gpu_type: str, gpus: int) -> bool:
-    """Whether nodes of the place with such GPUs are down, drained or reserved: a job may wait for them."""
-    default = [each.name for each in client.partitions() if each.is_default]
-    names = place.partition.split(",") if place.partition else default
+    """Whether nodes of the place with such GPUs are down, drained or reserved: a job may wait for them.
+
+    So it may for those that a controller that has just started has not heard of yet.
+    """
     kept = {name for each in client.reservations() if each.name != place.reservation for name in each.nodes}
     return any(
-        node.partition in names
-        and node.num_gpus(gpu_type) >= gpus
-        and (node.name in kept or bool(node.away(reserved=bool(place.reservation))))
-        for node in client.nodes()
+        node.num_gpus(gpu_type) >= gpus
+        and (node.name in kept or node.doubtful or bool(node.away(reserved=bool(place.reservation))))
+        for node in _nodes_of(client, place)
     )
+
+
+def _check_nodes(client: SlurmClient, place: PlaceConfig, components: Sequence[Mapping[str, str]]) -> None:
+    """Raises ConfigError where the leader's components would never have nodes of their own."""
+    needed = sum(int(options["nodes"]) for options in components)
+    if needed == 1:
+        return
+    names = {node.name for node in _nodes_of(client, place)}
+    if place.reservation:
+        kept = [each.nodes for each in client.reservations() if each.name == place.reservation]
+        names &= {name for nodes in kept for name in nodes} if kept else names
+    if 0 < len(names) < needed:
+        raise ConfigError(
+            f"slurm.leader: {place} has {', '.join(sorted(names))} alone, and the leader needs {needed} "
+            "nodes: SLURM starts its master and its parameter servers on nodes of their own; it would "
+            "wait for ever. Name another place, or fewer slurm.server_nodes; or set strategy: all_reduce, "
+            "which needs no servers."
+        )
+
+
+def _nodes_of(client: SlurmClient, place: PlaceConfig) -> list[SlurmNode]:
+    """Those of its partitions, whoever has them."""
+    default = [each.name for each in client.partitions() if each.is_default]
+    names = place.partition.split(",") if place.partition else default
+    return [node for node in client.nodes() if node.partition in names]
 
 
 def _sample(chosen: Config, run_dir: str) -> MemberSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -195,6 +196,7 @@ class Estimating(FakeClient):
         ("idle", (), 1, False),
         ("drained", (), 1, True),
         ("down*", (), 1, True),
+        ("idle*", (), 1, True),
         ("idle", ("g1",), 1, True),
         ("drained", (), 8, False),
     ],
@@ -220,3 +222,22 @@ def test_a_run_whose_nodes_are_away_may_wait_for_them(
         words = r"slurm.workers: SLURM takes no worker in partition gpu \(--gres=gpu:[18] .* --time=20\)"
         with pytest.raises(ConfigError, match=words):
             submitting.submit(chosen, resume=False)
+
+
+@pytest.mark.parametrize("more", [{}, {"servers": 3, "nodes": 2}, {"reservation": "maint"}])
+def test_a_leader_whose_components_would_never_have_nodes_of_their_own_is_refused(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """SLURM takes it, and lets it wait for ever."""
+    names = [f"c{number}" for number in range(1 if not more else 2)]
+    client = Estimating(*(SlurmNode(name=name, partition="cpu", state="idle") for name in names))
+    client.reserved = [Reservation(name="maint", start_at=0.0, end_at=1.0, nodes=("c0",))]
+    monkeypatch.setattr(submitting, "choose", lambda environ: client)
+    leader = {"partition": "cpu", "reservation": more.get("reservation", "")}
+    section = {"leader": leader, "gpus": 0, "server_nodes": more.get("nodes", 1)}
+    chosen = {"program": str(tmp_path / "p.py"), "servers": more.get("servers", 1), "slurm": section}
+    with pytest.raises(ConfigError, match=r"slurm.leader: .* alone, and the leader needs [23] nodes"):
+        submitting.submit(Config(**chosen, run_dir=str(tmp_path / "other")), resume=False)
+    client.nodes_known += [SlurmNode(name=name, partition="cpu", state="down*") for name in ("c8", "c9")]
+    client.reserved = []
+    assert submitting.submit(Config(**chosen, run_dir=str(tmp_path / "third")), resume=False)[0] == 1
