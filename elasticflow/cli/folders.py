@@ -102,5 +102,6 @@ def _find(text: str) -> RunDir:
         )
     unasked = "".join(f" ({why})" for index in indexes if (why := index.unasked()))
     raise NoRunError(
-        f"{text}: is neither the folder of a run, nor the id or name of a job that is known here{unasked}."
+        f"{text}: is neither the folder of a run, nor the id or name of a job that is known here{unasked}. "
+        "That of a batch script of your own is known once it has begun."
     )

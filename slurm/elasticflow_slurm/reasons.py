@@ -41,6 +41,8 @@ EXIT_NOT_BEGUN = 78
 """Exit code of a worker's job that ended before its Python could begin the worker."""
 _RELEASE = "'scontrol release {id}' lets it go on; or cancel it."
 _OTHER = "Cancel it, and submit it with another slurm.leader."
+RESERVED = "RESV_DEL_HOLD"
+"""State of a job whose reservation is over; one that is released goes on, and its workers may not."""
 _LESS = "Cancel it, and submit it with less for the leader or its servers, or with another slurm.leader."
 _NEVER = {
     "PartitionTimeLimit": "Cancel it, and submit it with a shorter slurm.leader_time.",
@@ -200,7 +202,8 @@ def leader_waiting(job: SlurmJob, at: float) -> str:
         text += f", and will not start by itself. {_NEVER['PartitionTimeLimit'] if 'Wall' in word else _LESS}"
     elif word in _NEVER or job.held:
         says = "it" if job.reason in text else f"SLURM says {job.reason}, and it"
-        text += f": {says} will not start by itself. {_NEVER.get(word, _RELEASE)}"
+        advice = _OTHER if job.state == RESERVED else _NEVER.get(word, _RELEASE)
+        text += f": {says} will not start by itself. {advice}"
     elif word not in _WAITS and word not in text:
         text += f" (SLURM: {job.reason})"
     return text.replace("{id}", str(job.address))

@@ -401,19 +401,22 @@ def test_a_leader_of_two_components_says_what_either_waits_for(run: RunDir, cloc
     assert one.is_alive() and "waits: partition cpu has no idle CPUs" in one.waits_for()
 
 
-@pytest.mark.parametrize("state", ["RESV_DEL_HOLD", "REQUEUE_HOLD"])
+@pytest.mark.parametrize(
+    ("state", "advice"),
+    [
+        ("RESV_DEL_HOLD", "Cancel it, and submit it with another slurm.leader."),
+        ("REQUEUE_HOLD", f"'scontrol release {ID}' lets it go on; or cancel it."),
+    ],
+)
 def test_a_leader_that_slurm_holds_can_be_told_of_and_cancelled(
-    run: RunDir, clock: Clock, state: str
+    run: RunDir, clock: Clock, state: str, advice: str
 ) -> None:
     """As one whose reservation ended before it could begin."""
     words = "Reservation mine was deleted"
     held = {"state": state, "reason": words, "het": 0, "leader_id": ID}
     one, client = presence(run, SlurmJob(id=ID, comment=leader("X").comment, **held))
     assert one.is_alive() and not one.has_master()
-    assert one.waits_for().endswith(
-        f"job {ID} waits: {words}: it will not start by itself. 'scontrol release {ID}' lets it go on; "
-        "or cancel it."
-    )
+    assert one.waits_for().endswith(f"job {ID} waits: {words}: it will not start by itself. {advice}")
     assert one.cancel() == f"job {ID} is cancelled; it had not begun"
     assert client.calls == [("cancel", [ID])]
 
