@@ -40,7 +40,7 @@ from elasticflow.frameworks.looping import Looping
 from elasticflow.frameworks.replica_loop import ReplicaLoop
 from elasticflow.frameworks.session import SlicePart
 from elasticflow.frameworks.staged import entries_of, names_of
-from elasticflow.frameworks.torch_hooks import GradientHooks
+from elasticflow.frameworks.torch_hooks import GradientHooks, check_recomputed, dense
 from elasticflow.frameworks.torch_lookups import TorchLookups
 from elasticflow.frameworks.torch_loop import TorchTensors, traced
 from elasticflow.frameworks.torch_making import Making
@@ -453,7 +453,9 @@ class TorchReplica(Replica):
         both = torch.autograd.grad(cost * weight, [*leaves, *rows], allow_unused=True)
         found: list[torch.Tensor | None] = [None] * len(self._hooks.leaves)
         for number, gradient in zip(numbers, both, strict=False):
-            found[number] = gradient
+            found[number] = gradient if gradient is None else dense(gradient)
+            if gradient is None and self._hooks.reliable is None:
+                check_recomputed(cost, self._hooks.names[number])
         return found, list(both[len(numbers) :])
 
     def _captured(self, batch: Mapping[str, torch.Tensor], weight: torch.Tensor | float) -> Computed:

@@ -7,6 +7,14 @@ from functools import partial
 
 import torch
 
+from elasticflow.frameworks.base import CostError
+
+RECOMPUTED = (
+    "{name}: gets no gradient, and forward() calls torch.utils.checkpoint with use_reentrant=True, which hides "
+    "the parameters in it; say use_reentrant=False (of transformers: gradient_checkpointing_enable("
+    '{{"use_reentrant": False}})).'
+)
+
 
 class GradientHooks:
     """Hears of each parameter's gradient in the backward pass.
@@ -32,8 +40,10 @@ class GradientHooks:
         self._tell = tell if self.reliable else None
 
     def _hear(self, number: int, gradient: torch.Tensor | None) -> None:
-        """Called by PyTorch in the backward pass."""
-        if gradient is not None and (self._tell or self.reliable is None):
+        """Called by PyTorch in the backward pass. Sparse ones are made dense after it, and not told of."""
+        if gradient is None or gradient.layout is not torch.strided:
+            return
+        if self._tell or self.reliable is None:
             self._heard[number].append((gradient, gradient._version))
             if self._tell and len(self._heard[number]) == 1:
                 self._tell(number, gradient)
@@ -69,3 +79,24 @@ def _is_only(heard: Sequence[tuple[torch.Tensor, int]], final: torch.Tensor | No
         return False
     gradient, version = heard[0]
     return gradient.data_ptr() == final.data_ptr() and gradient._version == version
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """As servers know them: that of ``nn.Embedding(sparse=True)``, say, is none."""
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
+
+
+def check_recomputed(cost: torch.Tensor, name: str) -> None:
+    """Raises CostError if a parameter without a gradient may be in a checkpoint that is reentrant.
+
+    Such a one hides from PyTorch which parameters it uses. name: the parameter's.
+    """
+    seen, ahead = set[object](), [cost.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise CostError(RECOMPUTED.format(name=name))
+        seen.add(node)
+        ahead += [each for each, _ in node.next_functions]

@@ -15,6 +15,7 @@ from elasticflow.frameworks.loop_states import arrays_in, with_arrays
 from elasticflow.frameworks.loop_tensors import KeptThing
 from elasticflow.frameworks.looping import Looping
 from elasticflow.frameworks.session import SlicePart
+from elasticflow.frameworks.torch_hooks import dense
 from elasticflow.step.layout import Array
 
 
@@ -130,7 +131,7 @@ class TorchTensors:
                 f"{self._path}: step.push({name!r}, ...): the gradient is {shape}, the parameter of shape "
                 f"{tuple(parameter.shape)}."
             )
-        yield name, found.detach().to(parameter.dtype)
+        yield name, dense(found.detach()).to(parameter.dtype)
 
     def summand(self, name: str, value: Any) -> tuple[torch.Tensor, ArrayShape]:
         try:

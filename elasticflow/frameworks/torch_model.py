@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,12 @@ from elasticflow.frameworks.torch_sums import Buffers, copy
 from elasticflow.step.layout import Array, Entry, Rule, aligned_empty
 
 TRAINABLE = (torch.float32, torch.float64)
+SHARED = (
+    "{one} and {other}: are two tensors in the same memory, which would be trained apart here. To tie them, "
+    "let both layers have the same parameter (second.weight = first.weight), or compute the other in "
+    "forward, by torch.nn.functional.linear(x, first.weight.t()), say; to begin with the same values, "
+    "clone() one."
+)
 
 
 def _dtype(tensor: torch.Tensor, name: str) -> str:
@@ -79,6 +86,25 @@ class TorchFound:
         self.tensors.append(tensor)
         self.setters.append(setter)
 
+    def check_apart(self) -> None:
+        """Raises ProgramError if a parameter that is trained has elements in common with another tensor.
+
+        Each gets memory of its own here, so what is tied by its memory alone would be so no longer.
+        """
+        rules = {entry.name: entry.rule for entry in self.entries}
+        all_of_them = dict(zip(rules, self.tensors, strict=True)) | self.frozen
+        by_memory: dict[int, list[str]] = {}
+        for name, tensor in all_of_them.items():
+            if not tensor.numel():
+                continue
+            by_memory.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
+        for names in by_memory.values():
+            for one, other in combinations(names, 2):
+                trained = Rule.UPDATE in (rules.get(one), rules.get(other))
+                arrays = (all_of_them[name].detach().numpy() for name in (one, other))
+                if trained and np.shares_memory(*arrays):
+                    raise ProgramError(SHARED.format(one=one, other=other))
+
     def add_tables(self, name: str, value: object) -> None:
         """A table, or those in a list or dict."""
         if isinstance(value, Embedding):
@@ -128,6 +154,7 @@ def find(values: Mapping[str, Any], *, needed: bool = True) -> tuple[TorchFound,
         raise ProgramError(
             "model() has no parameters to train: no floating tensor, no module with parameters, no table."
         )
+    found.check_apart()
     return found, modules
 
 

@@ -23,6 +23,7 @@ from replicas import (  # noqa: E402
 )
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from elasticflow.errors import ProgramError  # noqa: E402
 from elasticflow.frameworks import CostError  # noqa: E402
@@ -334,6 +335,71 @@ def test_tied_parameters_are_one():
     assert all(
         gradient.any() for gradient in values(replica, computed(replica, columns()), Rule.UPDATE).values()
     )
+
+
+def transposed():
+    first, second = nn.Linear(8, 4), nn.Linear(4, 8)
+    second.weight = nn.Parameter(first.weight.t())
+    return {"net": nn.Sequential(first, second)}
+
+
+def of_one_memory():
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    second.weight.data = first.weight.data
+    return {"first": first, "second": second.requires_grad_(False)}
+
+
+def held_as_a_buffer():
+    net = nn.Linear(8, 4)
+    net.register_buffer("last", net.weight.data[3])
+    return {"net": net}
+
+
+@pytest.mark.parametrize("model", [transposed, of_one_memory, held_as_a_buffer])
+def test_tensors_that_are_tied_by_their_memory_alone_are_refused(model):
+    with pytest.raises(ProgramError, match=r"weight and \S+: are two tensors in the same memory"):
+        opened(program(model, models.net_forward))
+
+
+def test_tensors_of_one_memory_without_a_common_element_are_taken():
+    def model():
+        whole, table = torch.ones(8, 8), torch.ones(4)
+        net = nn.Linear(8, 4)
+        net.weight.data = whole[:, :4].t()
+        net.register_buffer("table", table)
+        net.register_buffer("part", table[:2])  # neither is trained
+        return {"net": net, "rest": whole[:, 4:], "none": whole[:0], "empty": whole[:0]}
+
+    opened(program(model, models.net_forward))
+
+
+def test_a_sparse_gradient_is_taken_as_a_dense_one():
+    def model_of(sparse):
+        def model():
+            torch.manual_seed(1)
+            return {"net": nn.EmbeddingBag(50, 4, mode="sum", sparse=sparse)}
+
+        return model
+
+    def forward(x, y, params):
+        ids = (10 * x).abs().long().clamp(max=49)
+        return cross_entropy(params["net"](ids) + params["net"](ids.flip(0)), y)
+
+    dense, sparse = (
+        values(replica, computed(replica, columns()), Rule.UPDATE)
+        for replica in (opened(program(model_of(sparse), forward)) for sparse in (False, True))
+    )
+    np.testing.assert_allclose(sparse["net.weight"], dense["net.weight"], atol=1e-7)
+    assert dense["net.weight"].any()
+
+
+def test_a_reentrant_checkpoint_that_hides_parameters_is_refused():
+    def forward(x, y, params):
+        return cross_entropy(checkpoint(params["net"], x.requires_grad_(), use_reentrant=True), y)
+
+    replica = opened(program(models.mlp, forward))
+    with pytest.raises(CostError, match=r"net.0.weight: gets no gradient.* say use_reentrant=False"):
+        computed(replica, columns())
 
 
 def test_parameters_without_gradient_are_named():
