@@ -88,9 +88,26 @@ class CSV(BlockSource):
         block = self._blocks[number]
         with block.file.unchanged(), arrow_errors(self.block_name(number), _ADVICE):
             table = self._parse(block.file.read(block.start, block.stop))
+        self._check(number, table)
         if not self.columns:  # the first block fixes the types of all
             self._types = {field.name: field.type for field in table.schema}
         return self._wanted.fields(self.block_name(number), table, int(self.block_starts[number]))
+
+    def _check(self, number: int, table: Any) -> None:
+        """Raises DataError for what else would be told with the remedies that other sources have."""
+        import pyarrow as pa
+
+        where, expected = self.block_name(number), self._blocks[number].num_rows
+        if table.num_rows != expected:
+            raise DataError(f"{where}: are {expected} lines, but {table.num_rows} rows. {_ADVICE}")
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if column.null_count and not pa.types.is_floating(column.type):
+                first = int(self.block_starts[number]) + column.is_null().to_pylist().index(True)
+                raise DataError(
+                    f"{where}: column {name!r}, of type {column.type}, has {column.null_count} missing "
+                    f"values, the first in record {first:,}. Only columns of floats may (they become NaN): name one, "
+                    f"dtypes={{{name!r}: 'float64'}}, or leave the column out."
+                )
 
     def block_name(self, number: int) -> str:
         block = self._blocks[number]

@@ -70,6 +70,8 @@ class _Column:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         self.kind = kind = column.type
+        if pa.types.is_float16(kind):  # of which pyarrow finds no least and no most
+            column = column.cast(pa.float32())
         if _has_order(kind) and len(column) > column.null_count:
             found = pc.min_max(column).as_py()
             story.least = found["min"] if story.least is None else min(story.least, found["min"])

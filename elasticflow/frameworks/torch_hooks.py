@@ -10,9 +10,8 @@ import torch
 from elasticflow.frameworks.base import CostError
 
 RECOMPUTED = (
-    "{name}: gets no gradient, and forward() calls torch.utils.checkpoint with use_reentrant=True, which hides "
-    "the parameters in it; say use_reentrant=False (of transformers: gradient_checkpointing_enable("
-    '{{"use_reentrant": False}})).'
+    "{name}: gets no gradient, and forward() calls torch.utils.checkpoint with use_reentrant=True, which "
+    "hides the parameters in it: say use_reentrant=False."
 )
 
 

@@ -53,6 +53,12 @@ def test_the_advice_is_what_a_source_wants(table, capsys, tmp_path):
     assert source.rows(np.arange(4))["city"].tolist() == [1, 2, 0, 1]
 
 
+def test_numbers_of_two_bytes(tmp_path):
+    pq.write_table(pa.table({"h": np.array([2.5, 0.5], np.float16)}), tmp_path / "0.parquet")
+    [told] = describe(str(tmp_path / "0.parquet"))
+    assert (told.least, told.most, told.mean) == (0.5, 2.5, 1.5) and told.type == "halffloat"
+
+
 def test_other_formats_and_json(tmp_path, capsys):
     np.savez(tmp_path / "x.npz", x=np.arange(12.0).reshape(4, 3), y=np.arange(4))
     assert main(["data", "describe", str(tmp_path / "x.npz"), "--json"]) == 0
