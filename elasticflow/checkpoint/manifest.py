@@ -65,6 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     programs: those that the run went by so far, the present one last; see ``program.copy``.
     signature: of the layout of ``entries``. tables: in the order of their entries.
     frozen: parameters that are not trained, see ``checkpoint.frozen``.
+    also, passing: of PyTorch's state dicts, see ``Spec``.
     standing: what evaluations have decided by then; None: there are no rules.
     """
 
@@ -84,6 +85,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     programs: tuple[ProgramUse, ...] = ()
     sources: tuple[tuple[str, int, str], ...] = ()
     frozen: tuple[Frozen, ...] = ()
+    also: tuple[tuple[str, str], ...] = ()
+    passing: tuple[str, ...] = ()
     standing: WatchStanding | None = None
 
     @property

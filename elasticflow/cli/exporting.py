@@ -65,15 +65,26 @@ def _write_state_dict(run: RunDir, manifest: Manifest, path: Path, averages: boo
     except ImportError as error:
         raise CheckpointError(f"{path.name}: needs PyTorch; export to .safetensors or .npz") from error
     found: dict[str, dict[str, torch.Tensor] | torch.Tensor] = {}
-    for name, array in checkpoint.tensors(run.checkpoints(), manifest, averages=averages):
+    tensors = {
+        name: torch.from_numpy(np.array(array))
+        for name, array in checkpoint.tensors(run.checkpoints(), manifest, averages=averages)
+    }
+    for name, tensor in tensors.items():
         key, _, rest = name.partition(".")
-        tensor = torch.from_numpy(np.array(array))
         if not rest:
             found[key] = tensor
-        else:
+        elif name not in manifest.passing:
             inner = found.setdefault(key, {})
             assert isinstance(inner, dict)
             inner[rest] = tensor
+    for (
+        further,
+        name,
+    ) in manifest.also:  # of layers that are tied; a module that is all in another is not there
+        key, _, rest = further.partition(".")
+        module = found.get(key)
+        if isinstance(module, dict) and rest and further not in manifest.passing:
+            module[rest] = tensors[name]
     only = next(iter(found.values())) if len(found) == 1 else None
     with writing(path) as file:
         torch.save(only if isinstance(only, dict) else found, file)

@@ -105,8 +105,8 @@ class CSV(BlockSource):
                 first = int(self.block_starts[number]) + column.is_null().to_pylist().index(True)
                 raise DataError(
                     f"{where}: column {name!r}, of type {column.type}, has {column.null_count} missing "
-                    f"values, the first in record {first:,}. Only columns of floats may (they become NaN): name one, "
-                    f"dtypes={{{name!r}: 'float64'}}, or leave the column out."
+                    f"values, the first in record {first:,}. Only columns of floats may (they become NaN): "
+                    f"name one, dtypes={{{name!r}: 'float64'}}, or leave the column out."
                 )
 
     def block_name(self, number: int) -> str:

@@ -134,6 +134,11 @@ class Replica(ABC):
         """What ``forward`` gets under this name."""
         return {}
 
+    also: tuple[tuple[str, str], ...] = ()
+    """Further names of tensors in a state dict of PyTorch's, where layers are tied; each with the entry's."""
+    passing: tuple[str, ...] = ()
+    """Names of buffers that such a state dict leaves out (``persistent=False``)."""
+
     def frozen(self) -> dict[str, Array]:
         """Parameters that are not trained, by name: no part of ``layout``. Not to be written to."""
         return {}

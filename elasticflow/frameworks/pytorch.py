@@ -181,6 +181,7 @@ class TorchReplica(Replica):
         self.lookups: TorchLookups = lookups
         lookups.where = device.where
         self._called = _Called(program, values, metrics, metric_arguments, device)
+        self.also, self.passing = tuple(found.also), tuple(sorted(found.passing))
         names = {id(t): e.name for t, e in zip(found.tensors, found.entries, strict=True)}
         more: list[Entry] = []
         if looping:

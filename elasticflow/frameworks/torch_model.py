@@ -45,7 +45,10 @@ def _dtype(tensor: torch.Tensor, name: str) -> str:
 
 
 class TorchFound:
-    """The tensors of a model, each once, with the rule it follows; and its tables, by name."""
+    """The tensors of a model, each once, with the rule it follows; and its tables, by name.
+
+    also, passing: see ``Replica``.
+    """
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -53,7 +56,9 @@ class TorchFound:
         self.tensors: list[torch.Tensor] = []
         self.setters: list[Callable[[torch.Tensor], None]] = []
         self.frozen: dict[str, torch.Tensor] = {}
-        self._seen: set[int] = set()
+        self.also: list[tuple[str, str]] = []
+        self.passing: set[str] = set()
+        self._seen: dict[int, str] = {}
 
     def add(
         self,
@@ -66,8 +71,9 @@ class TorchFound:
     ) -> None:
         """buffer: if it is not trained, it may change nevertheless."""
         if id(tensor) in self._seen:
+            self.also.append((name, self._seen[id(tensor)]))
             return
-        self._seen.add(id(tensor))
+        self._seen[id(tensor)] = name
         if is_lazy(tensor):
             raise ProgramError(
                 f"{name}: has no shape before its layer is first called; name the sizes (Linear instead of "
@@ -101,15 +107,15 @@ class TorchFound:
         for names in by_memory.values():
             for one, other in combinations(names, 2):
                 trained = Rule.UPDATE in (rules.get(one), rules.get(other))
-                arrays = (all_of_them[name].detach().numpy() for name in (one, other))
-                if trained and np.shares_memory(*arrays):
+                left, right = (all_of_them[name].detach().numpy() for name in (one, other))
+                if trained and np.shares_memory(left, right):
                     raise ProgramError(SHARED.format(one=one, other=other))
 
     def add_tables(self, name: str, value: object) -> None:
         """A table, or those in a list or dict."""
         if isinstance(value, Embedding):
             if id(value) not in self._seen:
-                self._seen.add(id(value))
+                self._seen[id(value)] = name
                 add_table(self.tables, name, value)
         elif isinstance(value, (list, tuple, dict)):
             for key, part in value.items() if isinstance(value, dict) else enumerate(value):
@@ -135,11 +141,14 @@ def find(values: Mapping[str, Any], *, needed: bool = True) -> tuple[TorchFound,
             found.add(key, value, value.is_floating_point() and meant, _set_data(value), buffer=meant)
         elif isinstance(value, torch.nn.Module):
             modules.append(value)
-            for name, parameter in value.named_parameters():
+            for name, parameter in value.named_parameters(remove_duplicate=False):
                 trained = parameter.requires_grad and (given is None or id(parameter) in given)
                 found.add(f"{key}.{name}", parameter, trained, _set_data(parameter), buffer=False)
-            for name, buffer in value.named_buffers():
+            for name, buffer in value.named_buffers(remove_duplicate=False):
                 found.add(f"{key}.{name}", buffer, False, _set_data(buffer))
+            for path, module in value.named_modules(remove_duplicate=False):
+                passing = module._non_persistent_buffers_set
+                found.passing |= {".".join(filter(None, (key, path, name))) for name in passing}
             for path, module in value.named_modules():
                 for name, attribute in vars(module).items():
                     found.add_tables(".".join(filter(None, (key, path, name))), attribute)

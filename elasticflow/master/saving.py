@@ -241,6 +241,8 @@ class Saving:
             programs=self.programs(),
             sources=files_told(spec.files),
             frozen=spec.frozen,
+            also=spec.also,
+            passing=spec.passing,
             standing=facts.standings.at(action.tick),
         )
 

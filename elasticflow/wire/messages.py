@@ -105,6 +105,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``Schedule``: as the run's first checkpoint says."""
     paced: bool = False
     """Its learning rate follows from the number of steps of the run."""
+    also: tuple[tuple[str, str], ...] = ()
+    """Further names that tensors have in PyTorch's state dicts, each with the one that it has here."""
+    passing: tuple[str, ...] = ()
+    """Names of buffers that state dicts leave out."""
 
     def __post_init__(self) -> None:
         if any(entry.part > len(self.others) for entry in self.entries):

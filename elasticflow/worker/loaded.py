@@ -408,6 +408,8 @@ class Loaded:
             rules=self.program.rules,
             updates_before=self.updates_before,
             paced=self.is_paced,
+            also=self.replica.also,
+            passing=self.replica.passing,
         )
 
     def _check_frozen(self) -> None:

@@ -297,6 +297,8 @@ class Warm:
             parts=(part,),
             sources=files_told(spec.files),
             frozen=spec.frozen,
+            also=spec.also,
+            passing=spec.passing,
         )
 
 

@@ -89,6 +89,35 @@ def test_a_state_dict_is_the_modules_own(trained, tmp_path):
 
 
 SIZES = [(3, 4), (4,), (), (4, 2)]
+TIED = """
+import torch
+
+def net():
+    first, second, third = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    second.weight = third.weight = first.weight
+    third.weight.requires_grad_(FIRST)
+    layers = torch.nn.ModuleDict({"a": first, "b": second, "again": second, "c": third})
+    layers.register_buffer("places", torch.arange(4), persistent=False)
+    layers.register_buffer("kept", torch.ones(4))
+    return layers
+"""
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_state_dict_of_tied_layers_has_all_their_names(tmp_path, trained):
+    text = TIED.replace("FIRST", str(trained))
+    model = 'net = globals()["net"]()\n    return {"net": net, "head": net["b"], "optimizer": ef.SGD(lr=0.1)}'
+    program = TORCH.replace("MORE", "").replace("def model():", f"{text}\ndef model():\n    {model}", 1)
+    made: dict[str, object] = {}
+    exec(text, made)
+    expected = made["net"]()
+    torch.save(expected.state_dict(), tmp_path / "weights.pt")
+    export_run(*make_run(tmp_path, program, tmp_path / "weights.pt"), str(tmp_path / "model.pt"))
+    found = torch.load(tmp_path / "model.pt", weights_only=True)
+    fresh = made["net"]()
+    fresh.load_state_dict(found)
+    assert found.keys() == expected.state_dict().keys()
+    assert torch.equal(fresh["again"].weight, expected["a"].weight)
 
 
 def test_torch_export_computes_for_any_number_of_records(trained, tmp_path):

@@ -331,6 +331,7 @@ def test_tied_parameters_are_one():
     replica = opened(program(model, forward))
     names = [entry.name for entry in replica.layout.of_rule(Rule.UPDATE)]
     assert names == ["net.0.weight", "net.0.bias", "net.1.bias", "scale"]
+    assert replica.also == (("net.1.weight", "net.0.weight"), ("again", "scale"))
     set_state(replica, lambda array: array * 2)
     assert all(
         gradient.any() for gradient in values(replica, computed(replica, columns()), Rule.UPDATE).values()
