@@ -77,12 +77,9 @@ def _write_state_dict(run: RunDir, manifest: Manifest, path: Path, averages: boo
             inner = found.setdefault(key, {})
             assert isinstance(inner, dict)
             inner[rest] = tensor
-    for (
-        further,
-        name,
-    ) in manifest.also:  # of layers that are tied; a module that is all in another is not there
+    for further, name in manifest.also:  # of layers that are tied
         key, _, rest = further.partition(".")
-        module = found.get(key)
+        module = found.get(key)  # None: all of it is in another
         if isinstance(module, dict) and rest and further not in manifest.passing:
             module[rest] = tensors[name]
     only = next(iter(found.values())) if len(found) == 1 else None

@@ -44,6 +44,20 @@ def _dtype(tensor: torch.Tensor, name: str) -> str:
         raise ProgramError(f"{name}: tensors of {tensor.dtype} cannot be kept.") from error
 
 
+class _Place:
+    """Where a tensor's elements lie, for NumPy, on any device and of any type: nothing of them is read."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tuple(tensor.shape),
+            "strides": tuple(size * each for each in tensor.stride()),
+            "typestr": f"|V{size}",
+            "data": (tensor.data_ptr(), True),
+        }
+
+
 class TorchFound:
     """The tensors of a model, each once, with the rule it follows; and its tables, by name.
 
@@ -98,17 +112,15 @@ class TorchFound:
         Each gets memory of its own here, so what is tied by its memory alone would be so no longer.
         """
         rules = {entry.name: entry.rule for entry in self.entries}
-        all_of_them = dict(zip(rules, self.tensors, strict=True)) | self.frozen
-        by_memory: dict[int, list[str]] = {}
-        for name, tensor in all_of_them.items():
-            if not tensor.numel():
-                continue
-            by_memory.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
-        for names in by_memory.values():
-            for one, other in combinations(names, 2):
-                trained = Rule.UPDATE in (rules.get(one), rules.get(other))
-                left, right = (all_of_them[name].detach().numpy() for name in (one, other))
-                if trained and np.shares_memory(left, right):
+        by_memory: dict[int, dict[str, Array]] = {}
+        for name, tensor in (dict(zip(rules, self.tensors, strict=True)) | self.frozen).items():
+            if tensor.numel():
+                places = by_memory.setdefault(tensor.untyped_storage().data_ptr(), {})
+                places[name] = np.asarray(_Place(tensor))
+        for places in by_memory.values():
+            for one, other in combinations(places, 2):
+                is_trained = Rule.UPDATE in (rules.get(one), rules.get(other))
+                if is_trained and np.shares_memory(places[one], places[other]):
                     raise ProgramError(SHARED.format(one=one, other=other))
 
     def add_tables(self, name: str, value: object) -> None:
