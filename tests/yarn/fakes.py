@@ -139,6 +139,7 @@ class FakeManager(ResourceManager):
             )
         ]
         self.error: Exception | None = None
+        self.makes = False
         self.calls = 0
 
     def nodes(self) -> list[YarnNode]:
@@ -148,6 +149,10 @@ class FakeManager(ResourceManager):
     def queues(self) -> list[YarnQueue]:
         self._answer()
         return self.all_queues
+
+    def makes_queues(self) -> bool:
+        self._answer()
+        return self.makes
 
     def application(self, id: str) -> App | None:
         self._answer()

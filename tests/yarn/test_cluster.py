@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from elasticflow.cluster.clock import WallClock
+from elasticflow.cluster.news import SizingNews
 from elasticflow_yarn.cluster import (
     ResourceManager,
     YarnNode,
@@ -23,13 +25,15 @@ from elasticflow_yarn.cluster import (
     read_app,
     read_attempt,
     read_containers,
+    read_makes_queues,
     read_nodes,
     read_queues,
     text_of_unknown,
 )
+from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
 from elasticflow_yarn.resources import Measure, Resources
-from elasticflow_yarn.surroundings import View
+from elasticflow_yarn.surroundings import Surroundings, View
 
 ANSWERS = Path(__file__).parent / "answers"
 APP = "application_1795300049947_0001"
@@ -147,6 +151,53 @@ def test_memory_counts_where_there_are_no_gpus() -> None:
     own = view().queue("train")
     assert own is not None and view().pressure(own, Measure(False), 128) is None
     assert Measure(False).text(1536) == "1.5 GiB" and Measure(False).of_text(512, 2048) == "0.5 of 2 GiB"
+
+
+def seen(queue: dict[str, Any], user: str, in_queue: str) -> Surroundings:
+    """What a run that asked for queue train finds, whose application is a user's, and in a queue."""
+    found = read_queues({"scheduler": {"schedulerInfo": {"queueName": "root", "queues": {"queue": [queue]}}}})
+    application = structs.replace(read_app(answer("application")), user=user, queue=in_queue)
+    services = {"worker": Resources(1024, 1, 1), "server": Resources(512, 1)}
+    around = Surroundings(YarnConfig(queue="train"), services, SizingNews(), WallClock())
+    around.viewed(View(tuple(read_nodes(answer("nodes"))), tuple(found), app=application), 0.0)
+    return around
+
+
+def amounts(memory_mb: int, gpus: int) -> dict[str, Any]:
+    counted = {"resourceInformation": [{"name": "yarn.io/gpu", "value": gpus}]}
+    return {"memory": memory_mb, "vCores": 8, "resourceInformations": counted}
+
+
+LIMITED = {
+    "queueName": "shared",
+    "minEffectiveCapacity": amounts(8192, 2),
+    "maxEffectiveCapacity": {**amounts(24576, 6), "vCores": 64},
+    "resourcesUsed": {**amounts(5120, 2), "vCores": 3},
+    "users": {
+        "user": {
+            "username": "ann",
+            "resourcesUsed": {**amounts(5120, 2), "vCores": 3},
+            "userResourceLimit": amounts(8192, 2),
+        }
+    },
+}
+
+
+def test_what_a_queue_lets_one_user_have_is_why_a_run_stays_small() -> None:
+    """The capacity scheduler's user-limit-factor, which is 1 where nobody sets it: the queue's share."""
+    around = seen(LIMITED, "ann", "root.shared")
+    has = "user ann has 2 GPUs, 5 GiB and 3 vcores of the 2 GPUs, 8 GiB and 8 vcores"
+    assert around.fullness() == f"{has} that queue shared lets one user have, "
+    assert not around.has_room("worker")
+    other = seen(LIMITED, "bob", "shared")
+    assert other.fullness().startswith("queue shared uses 2 of 6 GPUs, ")
+
+
+def test_a_run_is_in_the_queue_into_which_somebody_has_moved_it() -> None:
+    """``yarn application -movetoqueue``, or a rule of the site's by which queues are chosen."""
+    own = seen(LIMITED, "ann", "root.shared").own
+    assert own is not None and own.path == "root.shared"
+    assert seen({**LIMITED, "queueName": "train"}, "ann", "root.shared").own is None
 
 
 def queue(used: int, most: int, pending: int | None) -> YarnQueue:
@@ -282,6 +333,32 @@ def test_an_unknown_queue_is_told_with_those_that_there_are() -> None:
     with serving(200, (ANSWERS / "scheduler.json").read_text()) as (url, _):
         with pytest.raises(YarnRefused, match="queue 'gpu' is unknown; there are train, prod"):
             ResourceManager([url], "anna").queue("gpu")
+
+
+CAPACITY: dict[str, Any] = {"queueName": "root", "queues": {"queue": [{"queueName": "train"}]}}
+
+
+@pytest.mark.parametrize(
+    ("found", "is_made"),
+    [
+        (CAPACITY, False),
+        ({**CAPACITY, "autoCreateChildQueueEnabled": False, "autoCreationEligibility": "off"}, False),
+        ({"queueName": "root", "queues": {"queue": {**CAPACITY, "autoCreateChildQueueEnabled": True}}}, True),
+        ({**CAPACITY, "autoCreationEligibility": "flexible"}, True),
+        ({"type": "fairScheduler", "rootQueue": {"queueName": "root", "childQueues": None}}, True),
+    ],
+)
+def test_a_queue_that_yarn_would_make_is_not_refused(found: dict[str, Any], is_made: bool) -> None:
+    """Such as that of each user, which the fair scheduler makes with the first application, and removes."""
+    answer = {"scheduler": {"schedulerInfo": found}}
+    assert read_makes_queues(answer) is is_made
+    with serving(200, json.dumps(answer)) as (url, _):
+        manager = ResourceManager([url], "anna")
+        if is_made:
+            assert manager.queue("root.users.anna") is None
+            return
+        with pytest.raises(YarnRefused, match="is unknown; there are train"):
+            manager.queue("root.users.anna")
 
 
 def test_a_container_is_signalled() -> None:

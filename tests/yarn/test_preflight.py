@@ -61,6 +61,11 @@ def test_whether_a_node_may_be_lost(nodes: tuple[YarnNode, ...], sure: bool) -> 
     manager.all_nodes = list(nodes)
     section = {"queue": "train", "gpus": 2}
     assert check_cluster(manager, Config(yarn=section), read(section)) is sure
+    unmade = {**section, "queue": "root.users.anna"}
+    with pytest.raises(ConfigError, match="queue 'root.users.anna' is unknown"):
+        check_cluster(manager, Config(yarn=unmade), read(unmade))
+    manager.makes = True
+    assert check_cluster(manager, Config(yarn=unmade), read(unmade)) is sure
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,12 @@ def test_a_queue_that_is_not_there_or_takes_nothing() -> None:
     assert share(stopped).nodes() == [ShareNode("node1:8042", 8, "queue root.train is STOPPED")]
 
 
+def test_a_queue_that_yarn_makes_with_the_first_run() -> None:
+    manager = FakeManager()
+    manager.makes = True
+    assert share(manager, queue="root.users.anna").nodes() == [ShareNode("node1:8042", 8)]
+
+
 def test_where_a_run_is_and_what_a_worker_has_is_the_services_to_say() -> None:
     own = {"queue": "mine", "memory": "64 GiB", "gpus": 4, "setup": "x"}
     assert share(gpus=1).section_of(own) == {"queue": "train", "memory": "8 GiB", "gpus": 1, "setup": "x"}

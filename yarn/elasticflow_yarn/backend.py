@@ -251,7 +251,8 @@ class YarnBackend(SizedBackend):
     def _view(self) -> View:
         manager = self._manager()
         containers = manager.containers(self._application.id, self._attempt) if self._attempt else []
-        return View(tuple(manager.nodes()), tuple(manager.queues()), frozenset(containers))
+        nodes, queues = tuple(manager.nodes()), tuple(manager.queues())
+        return View(nodes, queues, frozenset(containers), manager.application(self._application.id))
 
     def _viewed(self, answer: View | YarnError) -> None:
         if isinstance(answer, YarnError):

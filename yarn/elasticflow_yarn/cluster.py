@@ -49,6 +49,18 @@ class YarnNode(msgspec.Struct, frozen=True, kw_only=True):
         return self.live and (not label or label in self.labels)
 
 
+class QueueUser(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody in a queue. most: all that the queue lets this user have, which YARN works out anew as others
+    come and go; the last container may go beyond it."""
+
+    name: str
+    used: Resources
+    most: Resources
+
+    def may_have(self, more: Resources) -> bool:
+        return self.used.plus(more).fits(self.most)
+
+
 class YarnQueue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue without queues in it. share: what the cluster guarantees it. most: what it may ever have."""
 
@@ -62,6 +74,12 @@ class YarnQueue(msgspec.Struct, frozen=True, kw_only=True):
     largest: Resources = Resources()
     """The most that one container may ask for; nothing: that is not told."""
     state: str = "RUNNING"
+    users: tuple[QueueUser, ...] = ()
+    """Who has something in it; nobody: that is not told."""
+
+    def user(self, name: str) -> QueueUser | None:
+        """None: nothing is told of this user."""
+        return next((user for user in self.users if user.name == name), None)
 
     def is_called(self, name: str) -> bool:
         """Queues may be named with the names of those in which they lie, or without."""
@@ -147,13 +165,22 @@ class ResourceManager:
         """Those in which applications can be."""
         return read_queues(self._get("/scheduler"))
 
-    def queue(self, name: str) -> YarnQueue:
-        """Raises YarnRefused if there is none of this name."""
+    def queue(self, name: str) -> YarnQueue | None:
+        """None: there is none of this name yet, and YARN may make it for the first application in it.
+
+        Raises YarnRefused if there is none, and none is made.
+        """
         queues = self.queues()
         for queue in queues:
             if queue.is_called(name):
                 return queue
+        if self.makes_queues():
+            return None
         raise YarnRefused(f"queue {name!r} is unknown; there are {', '.join(q.name for q in queues)}.")
+
+    def makes_queues(self) -> bool:
+        """Whether YARN makes queues for applications that name others than there are."""
+        return read_makes_queues(self._get("/scheduler"))
 
     def application(self, id: str) -> App | None:
         """None: the ResourceManager does not know it, or not any more."""
@@ -315,6 +342,15 @@ def read_queues(answer: Mapping[str, Any]) -> list[YarnQueue]:
     return _read(lambda: list(_queues(answer["scheduler"]["schedulerInfo"])))
 
 
+def read_makes_queues(answer: Mapping[str, Any]) -> bool:
+    """Of ``/scheduler``: whether queues are made for applications that name others than there are.
+
+    The fair scheduler does so but where that is forbidden, which it does not tell; the capacity scheduler
+    in queues of which an administrator has said so. Raises YarnBusy if it is no answer.
+    """
+    return _read(lambda: _makes_queues(answer["scheduler"]["schedulerInfo"]))
+
+
 def read_app(answer: Mapping[str, Any]) -> App:
     """Of ``/apps/ID``. Raises YarnBusy if it is none."""
     return _read(lambda: _app(answer["app"]))
@@ -397,6 +433,13 @@ def _queues(found: Mapping[str, Any], within: str = "") -> Iterator[YarnQueue]:
         yield _capacity_queue(found, name, path)
 
 
+def _makes_queues(found: Mapping[str, Any]) -> bool:
+    children = listed(found.get("queues"), "queue")
+    makes = found.get("autoCreateChildQueueEnabled") is True
+    makes = makes or found.get("autoCreationEligibility", "off") not in ("off", "")
+    return "rootQueue" in found or makes or any(map(_makes_queues, children))
+
+
 def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> YarnQueue:
     usages = listed(found.get("resources"), "resourceUsagesByPartition")
     pending = [_resources(each["pending"]) for each in usages if each.get("pending")]
@@ -409,6 +452,15 @@ def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> YarnQueue
         pending=reduce(Resources.plus, pending) if pending else None,
         largest=_resources(found.get("maximumAllocation")),
         state=found.get("state", "RUNNING"),
+        users=tuple(
+            QueueUser(
+                name=each["username"],
+                used=_resources(each["resourcesUsed"]),
+                most=_resources(each["userResourceLimit"]),
+            )
+            for each in listed(found.get("users"), "user")
+            if each.get("userResourceLimit") and each.get("resourcesUsed")
+        ),
     )
 
 

@@ -126,6 +126,6 @@ class YarnPresence(JobPresence):
         """What else it may wait for; "" if that is not known."""
         assert self._app is not None
         with contextlib.suppress(YarnError):
-            queue = self._manager().queue(self._app.queue)
-            return f"queue {queue.name} uses {queue.used} of at most {queue.most}"
+            if queue := self._manager().queue(self._app.queue):
+                return f"queue {queue.name} uses {queue.used} of at most {queue.most}"
         return ""

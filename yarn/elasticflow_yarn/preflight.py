@@ -69,7 +69,8 @@ def check_cluster(cluster: ResourceManager, config: Config, yarn: YarnConfig) ->
         raise ConfigError(f"yarn.queue: {error}") from error
     asked, nodes = resources(config, yarn), cluster.nodes()
     check_nodes(asked, nodes, yarn.node_label)
-    check_queue(asked, queue, config.num_servers)
+    if queue is not None:
+        check_queue(asked, queue, config.num_servers)
     live = [node for node in nodes if node.takes(yarn.node_label)]
     return all(sum(wanted.fits(node.total) for node in live) > 1 for wanted in asked.values())
 

@@ -36,7 +36,7 @@ class YarnShare(ClusterShare):
             queue = manager.queue(self._yarn.queue)
         except YarnRefused as error:
             raise ConfigError(f"yarn.queue: {error}") from error
-        closed = "" if queue.state == "RUNNING" else f"queue {queue.path} is {queue.state}"
+        closed = f"queue {queue.path} is {queue.state}" if queue and queue.state != "RUNNING" else ""
         return [_node(node, self._yarn, self._worker, closed) for node in manager.nodes()]
 
     def num_places(self, job: HostJob) -> int:

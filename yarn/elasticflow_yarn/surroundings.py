@@ -17,7 +17,7 @@ from elasticflow.cluster.cooldown import NEVER_S, Cooldown
 from elasticflow.cluster.giving import Pressure
 from elasticflow.cluster.news import SizingNews
 from elasticflow.cluster.polls import Polls
-from elasticflow_yarn.cluster import YarnNode, YarnQueue
+from elasticflow_yarn.cluster import App, QueueUser, YarnNode, YarnQueue
 from elasticflow_yarn.config import YarnConfig
 from elasticflow_yarn.errors import SkeinNotInstalled, YarnError, YarnRefused
 from elasticflow_yarn.resources import Measure, Resources
@@ -29,11 +29,13 @@ FRESH_VIEWS = 2.5
 
 
 class View(msgspec.Struct, frozen=True):
-    """What the ResourceManager shows. containers: YARN's ids of this attempt's, "" left out."""
+    """What the ResourceManager shows. containers: YARN's ids of this attempt's, "" left out. app: the
+    application itself, which may be in another queue than the one that was named; None: it is not shown."""
 
     nodes: tuple[YarnNode, ...]
     queues: tuple[YarnQueue, ...]
     containers: frozenset[str] = frozenset()
+    app: App | None = None
 
     @property
     def live(self) -> set[str]:
@@ -47,13 +49,18 @@ class View(msgspec.Struct, frozen=True):
         """What nobody uses."""
         return sum(measure.of(node.available) for node in self.nodes if node.live)
 
+    def user(self, own: YarnQueue) -> QueueUser | None:
+        """What the queue tells of whose application this is."""
+        return own.user(self.app.user) if self.app else None
+
     def has_room(self, asked: Resources, own: YarnQueue, label: str) -> bool:
-        """Whether a node and the queue have that much left.
+        """Whether a node and the queue have that much left, and its user may have it.
 
         label: "" for nodes without any; labelled ones are for those that ask for them.
         """
         nodes = (node for node in self.nodes if (label in node.labels if label else not node.labels))
-        is_allowed = asked.plus(own.used).fits(own.most)
+        user = self.user(own)
+        is_allowed = asked.plus(own.used).fits(own.most) and (user is None or user.may_have(asked))
         return is_allowed and any(node.live and asked.fits(node.available) for node in nodes)
 
     def pressure(self, own: YarnQueue, measure: Measure, each: int) -> Pressure | None:
@@ -148,8 +155,10 @@ class Surroundings:
 
     @property
     def own(self) -> YarnQueue | None:
-        """Our queue; None: it is not shown."""
-        return self.view.queue(self._config.queue) if self.view else None
+        """The queue that has our application by now; None: it is not shown."""
+        if self.view is None:
+            return None
+        return self.view.queue(self.view.app.queue if self.view.app else self._config.queue)
 
     def claim(self) -> int:
         """How many workers more are the queue's by its share."""
@@ -182,6 +191,10 @@ class Surroundings:
         used, most = self._measure.of(own.used), self._measure.of(own.most)
         if used + self._each > most:
             return f"queue {own.name} is at its maximum of {self._measure.text(most)}, "
+        user = self.view.user(own)
+        if user is not None and not user.may_have(self._services[WORKER]):
+            most_of = f"{user.most} that queue {own.name} lets one user have"
+            return f"user {user.name} has {user.used} of the {most_of}, "
         free = self.view.free(self._measure)
         total = sum(self._measure.of(node.total) for node in self.view.nodes if node.live)
         uses = f"queue {own.name} uses {self._measure.of_text(used, most)}"
