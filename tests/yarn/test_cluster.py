@@ -153,13 +153,16 @@ def test_memory_counts_where_there_are_no_gpus() -> None:
     assert Measure(False).text(1536) == "1.5 GiB" and Measure(False).of_text(512, 2048) == "0.5 of 2 GiB"
 
 
-def seen(queue: dict[str, Any], user: str, in_queue: str) -> Surroundings:
+def seen(queue: dict[str, Any], user: str, in_queue: str, label: str = "") -> Surroundings:
     """What a run that asked for queue train finds, whose application is a user's, and in a queue."""
     found = read_queues({"scheduler": {"schedulerInfo": {"queueName": "root", "queues": {"queue": [queue]}}}})
     application = structs.replace(read_app(answer("application")), user=user, queue=in_queue)
     services = {"worker": Resources(1024, 1, 1), "server": Resources(512, 1)}
-    around = Surroundings(YarnConfig(queue="train"), services, SizingNews(), WallClock())
-    around.viewed(View(tuple(read_nodes(answer("nodes"))), tuple(found), app=application), 0.0)
+    config = YarnConfig(queue="train", node_label=label)
+    around = Surroundings(config, services, SizingNews(), WallClock())
+    first, *others = read_nodes(answer("nodes"))
+    nodes = (structs.replace(first, labels=(label,)) if label else first, *others)
+    around.viewed(View(nodes, tuple(found), app=application), 0.0)
     return around
 
 
@@ -189,6 +192,13 @@ def test_what_a_queue_lets_one_user_have_is_why_a_run_stays_small() -> None:
     has = "user ann has 2 GPUs, 5 GiB and 3 vcores of the 2 GPUs, 8 GiB and 8 vcores"
     assert around.fullness() == f"{has} that queue shared lets one user have, "
     assert not around.has_room("worker")
+    elsewhere = seen(LIMITED, "ann", "root.shared", label="gpu").fullness()
+    assert elsewhere == "0 of 2 GPUs are free on nodes with the label gpu, ", "the limits are of other nodes"
+    used = {"partitionName": "", "used": amounts(4096, 1)}
+    labelled = {"partitionName": "gpu", "used": amounts(4096, 1)}
+    both = {**LIMITED["users"]["user"], "resources": {"resourceUsagesByPartition": [labelled, used]}}
+    (queue,) = read_queues({"scheduler": {"schedulerInfo": {**LIMITED, "users": {"user": [both]}}}})
+    assert queue.users[0].used == Resources(4096, 8, 1)
     other = seen(LIMITED, "bob", "shared")
     assert other.fullness().startswith("queue shared uses 2 of 6 GPUs, ")
 

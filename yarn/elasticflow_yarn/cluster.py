@@ -55,10 +55,11 @@ class QueueUser(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     used: Resources
-    most: Resources
+    most: Resources | None
+    """None: that is not told."""
 
     def may_have(self, more: Resources) -> bool:
-        return self.used.plus(more).fits(self.most)
+        return self.most is None or self.used.plus(more).fits(self.most)
 
 
 class YarnQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -452,16 +453,16 @@ def _capacity_queue(found: Mapping[str, Any], name: str, path: str) -> YarnQueue
         pending=reduce(Resources.plus, pending) if pending else None,
         largest=_resources(found.get("maximumAllocation")),
         state=found.get("state", "RUNNING"),
-        users=tuple(
-            QueueUser(
-                name=each["username"],
-                used=_resources(each["resourcesUsed"]),
-                most=_resources(each["userResourceLimit"]),
-            )
-            for each in listed(found.get("users"), "user")
-            if each.get("userResourceLimit") and each.get("resourcesUsed")
-        ),
+        users=tuple(map(_user, listed(found.get("users"), "user"))),
     )
+
+
+def _user(found: Mapping[str, Any]) -> QueueUser:
+    """On nodes without labels, to which the limit applies."""
+    usages = listed(found.get("resources"), "resourceUsagesByPartition")
+    unlabelled = [each.get("used") for each in usages if not each.get("partitionName")]
+    used, most = next(iter(unlabelled), found.get("resourcesUsed")), found.get("userResourceLimit")
+    return QueueUser(name=found["username"], used=_resources(used), most=_resources(most) if most else None)
 
 
 def _fair_queues(found: Mapping[str, Any]) -> Iterator[YarnQueue]:

@@ -59,7 +59,7 @@ class View(msgspec.Struct, frozen=True):
         label: "" for nodes without any; labelled ones are for those that ask for them.
         """
         nodes = (node for node in self.nodes if (label in node.labels if label else not node.labels))
-        user = self.user(own)
+        user = None if label else self.user(own)
         is_allowed = asked.plus(own.used).fits(own.most) and (user is None or user.may_have(asked))
         return is_allowed and any(node.live and asked.fits(node.available) for node in nodes)
 
@@ -188,6 +188,11 @@ class Surroundings:
         own = self.own
         if own is None or self.view is None:
             return ""
+        if label := self._config.node_label:  # the queue's figures are of nodes without labels
+            nodes = [node for node in self.view.nodes if node.takes(label)]
+            free = sum(self._measure.of(node.available) for node in nodes)
+            total = sum(self._measure.of(node.total) for node in nodes)
+            return f"{self._measure.of_text(free, total)} are free on nodes with the label {label}, "
         used, most = self._measure.of(own.used), self._measure.of(own.most)
         if used + self._each > most:
             return f"queue {own.name} is at its maximum of {self._measure.text(most)}, "
