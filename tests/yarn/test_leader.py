@@ -138,6 +138,21 @@ def test_a_run_that_finished_has_finished_though_its_words_cannot_be_read(
     assert [(code, text.split(",")[0]) for code, text in told] == [(0, "finished")]
 
 
+def test_yarn_is_told_how_a_run_ended_whose_folder_was_removed(
+    told: Ends, masters: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is left that tells why."""
+
+    def write(run: RunDir, name: str, left: ending.Ending) -> None:
+        raise FileNotFoundError(2, "File does not exist", str(run.path))
+
+    submitted()
+    monkeypatch.setattr(ending, "write", write)
+    masters.append((1, f"failed: its folder {RUN} was removed while it ran"))
+    assert lead(arguments(run_dir=RUN)) == 1
+    assert told == [(1, f"failed: its folder {RUN} was removed while it ran")]
+
+
 def test_a_master_that_another_attempt_has_followed_leaves_no_end(
     told: Ends, masters: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 from elasticflow.cli.led import settings_in_job, stem_of
 from elasticflow.cli.resuming import new_program
@@ -31,6 +32,10 @@ from elasticflow_yarn.ending import Ending
 from elasticflow_yarn.finishing import finish
 from elasticflow_yarn.preflight import check_imports
 from elasticflow_yarn.spec import application_name
+
+WORDS = Path("last-words")
+"""In the container's own folder: how the run ended, where that cannot be left in the run's, since it was
+removed, say, or is out of reach. The master writes it, and its supervisor reads it."""
 
 
 def lead(arguments: argparse.Namespace) -> int:
@@ -142,6 +147,8 @@ def _leave(run: RunDir, code: int, text: str) -> None:
         ending.write(run, MASTER, left)
     except OSError as error:
         say(f"warning: how the run ended could not be left in its folder: {error}")
+        with contextlib.suppress(OSError):
+            WORDS.write_text(f"{code} {left.words}", encoding="utf-8", errors="replace")
 
 
 def _past(run: RunDir, application: str) -> Ending | None:
@@ -156,5 +163,9 @@ def _words(run: RunDir, application: str, code: int) -> str:
     with contextlib.suppress(OSError):
         if (past := _past(run, application)) and past.code == code:
             return past.words
+    with contextlib.suppress(OSError):
+        its_code, _, words = WORDS.read_text(encoding="utf-8").partition(" ")
+        if its_code == str(code):
+            return words
     state = next((state for state, number in EXIT_CODES.items() if number == code), "")
     return f"{state}, and left no word of why; its log may tell"
