@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import tarfile
@@ -276,6 +277,10 @@ def test_who_may_not_write_is_told_so(
     assert main(["submit", "yarn.yaml", "digits.py"]) == 1
     assert "digits-1: cannot be written: Permission denied: user=ann" in capsys.readouterr().err
     assert not driver.submitted
+    hdfs.refused = BlockingIOError(errno.EAGAIN, "SafeModeException: Name node is in safe mode")
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 1
+    told = capsys.readouterr().err
+    assert "digits-1: cannot be written just now: " in told and told.endswith("safe mode; try again later.\n")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from elasticflow.cluster.missing import check_data
 from elasticflow.cluster.scripts import as_yaml
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import begin, check_folder
+from elasticflow.process.retry import is_away
 from elasticflow.program.copy import fetch, keep, take
 from elasticflow.program.folder import pack_folder
 from elasticflow.run.config import Config
@@ -89,8 +90,7 @@ def prepare(chosen: Config) -> FolderBefore:
     except BaseException as error:
         folder.put_back()
         if isinstance(error, OSError):
-            text = f"{folder.path}: cannot be written: {error}; choose another --run-dir."
-            raise RunError(text) from error
+            raise _unwritable(folder.path, error) from error
         raise
     return folder
 
@@ -190,7 +190,7 @@ def _begin(
                 _ask(driver, lambda client: client.kill_application(application))
         folder.put_back()
         if isinstance(error, OSError):
-            raise RunError(f"{run.path}: cannot be written: {error}; choose another --run-dir.") from error
+            raise _unwritable(run.path, error) from error
         raise
     index.add(application, application_name(chosen, read(chosen.yarn)), str(run.path))
     return application
@@ -275,7 +275,14 @@ def _made(folder: FolderBefore, chosen: Config) -> FolderBefore:
                 raise RunError(text) from error
             folder = _before(RunDir(new_run_dir(chosen)))
         except OSError as error:
-            raise RunError(f"{folder.path}: cannot be written: {error}; choose another --run-dir.") from error
+            raise _unwritable(folder.path, error) from error
+
+
+def _unwritable(path: RunPath, error: OSError) -> RunError:
+    """YarnBusy where that passes, such as a NameNode that is in safe mode: no other folder would help."""
+    if is_away(error):
+        return YarnBusy(f"{path}: cannot be written just now: {error}; try again later.")
+    return RunError(f"{path}: cannot be written: {error}; choose another --run-dir.")
 
 
 # --- Skein ----------------------------------------------------------------------------------------
