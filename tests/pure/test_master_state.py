@@ -13,6 +13,7 @@ from elasticflow.checkpoint import Part
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.deciding.departures import MOST_ANEW
+from elasticflow.master.deciding.generations import HOMELESS_S
 from elasticflow.master.deciding.takeover import Memory
 from elasticflow.master.failures import MOST_EARLY, MOST_GONE, MOST_IN_VAIN
 from elasticflow.master.members import MemberState, RunState
@@ -1226,6 +1227,56 @@ def test_one_server_has_a_standby_that_keeps_its_snapshots() -> None:
     lose(run, "server-0", "server-3")
     assignment = assigned(offer(run, "server-2", (0, 3)))
     assert [(s.name, s.holder) for s in assignment.servers] == [("server-3", "server-2"), ("server-2", "")]
+
+
+def test_a_run_goes_on_without_a_standby_for_which_there_is_no_place() -> None:
+    """In a full queue it may wait for hours, or be preempted again and again, and it holds no chunk."""
+    run = Run(snapshot_s=1.0)
+    run.join("server-0"), run.join("worker-1")
+    assert not only(ac.AssignAction, run.pass_time(0.5)), "it may come soon"
+    actions = run.pass_time(HOMELESS_S)
+    assert [server.name for server in assigned(actions).servers] == ["server-0"]
+    assert names(ac.AssignAction, run.tell(Ready(name="server-0", generation=1))) == ["worker-1"]
+    run.tell(Ready(name="worker-1", generation=1))
+    actions = run.exited("server-1", text="had no place yet, and its request was taken back")
+    assert names(ac.StartAction, actions) == ["server-2"]
+    assert not only(ac.HaltAction, actions) and not only(ac.FaultAction, actions)
+    run.tell(Progress(name="server-0", generation=1, version=4))
+    run.tell(ev.PlacedEvent("server-2"))
+    assert run.join("server-2") == []
+    halted = names(ac.HaltAction, run.tell(ev.ClockEvent()))
+    assert halted == ["server-0", "server-2"], "it is taken in"
+    offer(run, "server-2")
+    assignment = assigned(offer(run, "server-0", (0, 4)))
+    assert [server.name for server in assignment.servers] == ["server-0", "server-2"]
+    assert assignment.start_tick == 4 and assignment.in_memory
+    run.tell(Ready(name="server-0", generation=2))
+    run.tell(Ready(name="server-2", generation=2))
+    assert names(ac.HaltAction, run.exited("server-2")) == ["server-0"], "lost again"
+    assert offer(run, "server-0", (0, 5)) == []
+    assert [server.name for server in assigned(run.pass_time(HOMELESS_S)).servers] == ["server-0"]
+
+
+def test_a_standby_that_has_its_place_is_waited_for() -> None:
+    run = Run(snapshot_s=1.0)
+    run.join("server-0"), run.join("worker-1")
+    run.tell(ev.PlacedEvent("server-1"))
+    assert not only(ac.AssignAction, run.pass_time(2 * HOMELESS_S))
+    assert [server.name for server in assigned(run.join("server-1")).servers] == ["server-0", "server-1"]
+
+
+def test_the_next_master_goes_on_without_a_standby_as_well() -> None:
+    run = Run(snapshot_s=1.0)
+    run.join("server-0"), run.join("worker-1")
+    run.pass_time(HOMELESS_S)
+    run.tell(Ready(name="server-0", generation=1)), run.tell(Ready(name="worker-1", generation=1))
+    after, actions = adopted(run, "server-1")
+    assert not only(ac.HaltAction, actions)
+    told = assigned(after.tell(Heartbeat(name="worker-1", tick=0, generation=0)))
+    assert [server.name for server in told.servers] == ["server-0"]
+    after.tell(ev.PlacedEvent("server-1"))
+    after.join("server-1")
+    assert names(ac.HaltAction, after.tell(ev.ClockEvent())) == ["server-0", "server-1"]
 
 
 @pytest.mark.parametrize("phase", ["gathering", "restoring"])

@@ -99,7 +99,7 @@ def on_reconnected(run: Facts, event: ReconnectedEvent, now_s: float) -> list[Ac
     if member.state is MemberState.HALTED:
         return [HaltAction(member.name, run.row.generation + 1)]
     takes_part = member.name in (*run.row.names, *run.row.leaving, *run.row.relaying)
-    told = takes_part and run.agreed.assignment
+    told = takes_part and run.agreed.assignment and not generations.is_missing(run, member)
     if member.state is MemberState.LOADING and run.row.phase is Phase.RESTORING and told:
         return [generations.assign(run, member)]
     return generations.lead_on(run) if run.row.phase is Phase.SERVING else []

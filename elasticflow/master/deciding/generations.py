@@ -26,6 +26,9 @@ from elasticflow.wire.messages import Assignment, Offer, Paused, ServerInfo
 
 SNAPSHOT_EVERY = 4
 """Versions between two copies in memory, where workers carry the servers: so few are lost with a worker."""
+HOMELESS_S = 5.0
+"""So long a standby is waited for that still has no place. A cluster may have none for hours, or take it away
+again and again: then the others go on without, and take it in when it comes."""
 SEVERED = -1
 """Instead of the generation that a worker was told of: it has no way to the servers of any."""
 
@@ -44,6 +47,7 @@ def form(run: Facts, now_s: float) -> list[Action]:
     start = run.row.begin(run.committed_tick, partial(may_begin_with, run))
     if run.conclusion.closing and not ending.is_worth_writing(run, start):
         return ending.end_closed(run, ending.why_lost(run, start))
+    servers = [server for server in servers if not _is_homeless(run, server, now_s)]
     if any(server.state is MemberState.STARTING for server in servers):
         return []
     found = misfit(run.needs, run.members) if run.row.generation == 0 else None
@@ -57,13 +61,44 @@ def form(run: Facts, now_s: float) -> list[Action]:
     run.row.generation += 1
     run.row.phase = Phase.RESTORING
     run.row.offers.clear()
-    run.agreed.assignment = assignment_from(run, start)
     servers += [run.members[name] for name in run.row.relaying]
     for server in servers:
         server.state, server.generation = MemberState.LOADING, run.row.generation
+    run.agreed.assignment = assignment_from(run, start)
     if found:
         actions.append(NoteAction("warning", found.text))
     return actions + [assign(run, server) for server in servers]
+
+
+def _is_homeless(run: Facts, server: Member, now_s: float) -> bool:
+    """Whether it only stands by, and is not even about to come. (With ``all_reduce`` workers carry it.)"""
+    waits = server.state is MemberState.STARTING and server.placed_s is None
+    waits = waits and now_s >= server.since_s + HOMELESS_S and not run.config.all_reduce
+    return waits and _stands_by(run, server)
+
+
+def _stands_by(run: Facts, server: Member) -> bool:
+    """Whether it is in the row, and holds no chunks."""
+    pairs = zip(run.row.names, run.row.chunks, strict=True) if run.row.chunks else ()
+    return any(name == server.name and not chunks for name, chunks in pairs)
+
+
+def is_missing(run: Facts, server: Member) -> bool:
+    """Whether the present generation does without it: it stands by, and was not there in time."""
+    if run.row.phase is Phase.GATHERING or server.generation == run.row.generation:
+        return False
+    return _stands_by(run, server)
+
+
+def take_in(run: Facts, now_s: float) -> list[Action]:
+    """A standby that was too late has come, or another need not be waited for any longer."""
+    if run.row.phase is Phase.GATHERING:
+        return form(run, now_s)
+    ends = run.state is not RunState.RUNNING or run.conclusion.last_made or run.commits.final_under_way
+    if ends or run.row.phase is not Phase.SERVING or run.row.pausing:
+        return []
+    here = (server for server in run.of("server", MemberState.LOADING) if is_missing(run, server))
+    return halt_all(run, now_s) if any(here) else []
 
 
 def may_begin_with(run: Facts, version: int) -> bool:
@@ -99,6 +134,7 @@ def assignment_from(run: Facts, start: Start) -> Assignment:
             carrier=run.members[name].carrier,
         )
         for name, chunks, holder in zip(run.row.names, run.row.chunks, start.holders, strict=True)
+        if not is_missing(run, run.members[name])
     ]
     infos += [
         ServerInfo(name=name, endpoint=run.members[name].endpoint, chunks=(), leaves=True)
@@ -145,6 +181,7 @@ def go_back_to(run: Facts, start: Start, now_s: float) -> list[Action]:
 def serve(run: Facts, now_s: float) -> list[Action]:
     """Once all servers have their chunks, the workers are told of them."""
     servers = [run.members[name] for name in (*run.row.names, *run.row.leaving, *run.row.relaying)]
+    servers = [server for server in servers if not is_missing(run, server)]
     if run.row.phase is not Phase.RESTORING or any(s.state is not MemberState.READY for s in servers):
         return []
     run.row.phase = Phase.SERVING
@@ -229,7 +266,14 @@ def on_offer(run: Facts, event: Offer, now_s: float) -> list[Action]:
 def lose_server(run: Facts, server: Member, why: str, now_s: float, taken: bool = False) -> list[Action]:
     """Another one takes its place, and all go on from what they have in common."""
     early = run.row.generation == 0
-    gone: list[Action] = [KillAction(server.name), FaultAction(server.name, "server", why, early)]
+    missing = is_missing(run, server)
+    gone: list[Action] = [
+        KillAction(server.name),
+        # The steps go on: nothing that comes of one who took no part yet would end this fault.
+        NoteAction("info", f"{server.name} {why}")
+        if missing
+        else FaultAction(server.name, "server", why, early),
+    ]
     run.commits.troubles.pop(server.name, None)
     if run.commits.final_under_way:  # all there is to know is written
         server.state, server.since_s = MemberState.LOST, now_s
@@ -248,6 +292,8 @@ def lose_server(run: Facts, server: Member, why: str, now_s: float, taken: bool 
             return gone
     else:
         gone += replace(run, server.name, now_s)
+    if missing:
+        return gone
     halted = run.row.generation == 0 or run.row.phase is Phase.GATHERING
     return gone + (form(run, now_s) if halted else halt_all(run, now_s))
 

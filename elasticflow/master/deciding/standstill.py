@@ -35,7 +35,8 @@ def mark(run: Facts) -> tuple[tuple[object, ...], bool]:
     if run.steps:
         tries = tuple((member.name, member.tries) for member in run.of("worker") if member.tries)
         return ("steps", run.row.generation, run.version, tries), True
-    servers = [run.members[name] for name in run.row.names if name in run.members]
+    row = [run.members[name] for name in run.row.names if name in run.members]
+    servers = [server for server in row if not generations.is_missing(run, server)]
     homeless = run.config.all_reduce and not all(server.carrier for server in servers)
     if run.spec and not run.wants_workers and not homeless:
         awaited = servers
