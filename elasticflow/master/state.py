@@ -132,7 +132,7 @@ def on_time(run: Facts, event: ClockEvent, now_s: float) -> list[Action]:
     if run.ended:
         return actions
     actions += [*staffing.check_expiries(run, now_s), *gaining.check(run, now_s)]
-    actions += [*generations.move(run, now_s), *generations.take_in(run, now_s)]
+    actions += generations.move(run, now_s)
     if run.ended:
         return actions
     actions += [*standstill.check_stall(run, now_s), *standstill.check_strays(run, now_s)]

@@ -10,6 +10,7 @@ import pytest
 
 from elasticflow.api import SGD
 from elasticflow.checkpoint import Part
+from elasticflow.embedding import Embedding
 from elasticflow.master import actions as ac
 from elasticflow.master import events as ev
 from elasticflow.master.deciding.departures import MOST_ANEW
@@ -1244,7 +1245,8 @@ def test_a_run_goes_on_without_a_standby_for_which_there_is_no_place() -> None:
     run.tell(Progress(name="server-0", generation=1, version=4))
     run.tell(ev.PlacedEvent("server-2"))
     assert run.join("server-2") == []
-    halted = names(ac.HaltAction, run.tell(ev.ClockEvent()))
+    assert names(ac.PauseAction, run.tell(ev.ClockEvent())) == ["server-0"], "no step is lost by it"
+    halted = names(ac.HaltAction, run.tell(Paused(name="server-0", generation=1, version=4)))
     assert halted == ["server-0", "server-2"], "it is taken in"
     offer(run, "server-2")
     assignment = assigned(offer(run, "server-0", (0, 4)))
@@ -1276,7 +1278,24 @@ def test_the_next_master_goes_on_without_a_standby_as_well() -> None:
     assert [server.name for server in told.servers] == ["server-0"]
     after.tell(ev.PlacedEvent("server-1"))
     after.join("server-1")
-    assert names(ac.HaltAction, after.tell(ev.ClockEvent())) == ["server-0", "server-1"]
+    assert names(ac.PauseAction, after.tell(ev.ClockEvent())) == ["server-0"]
+    told = after.tell(Paused(name="server-0", generation=1, version=0))
+    assert names(ac.HaltAction, told) == ["server-0", "server-1"]
+
+
+def test_a_standby_that_comes_late_is_not_worth_going_back_for() -> None:
+    """Copies of rows there are none."""
+    run = Run(snapshot_s=1.0)
+    rows = Entry("t", (0, 4), "float32", Rule.ROWS)
+    spec = msgspec.structs.replace(SPEC, entries=(rows, *SPEC.entries), tables=(Embedding(9, 4).spec,))
+    run.join("server-0"), run.join("worker-1", spec=spec)
+    run.pass_time(HOMELESS_S)
+    run.tell(Ready(name="server-0", generation=1)), run.tell(Ready(name="worker-1", generation=1))
+    run.tell(Progress(name="server-0", generation=1, version=4))
+    run.tell(ev.PlacedEvent("server-1")), run.join("server-1")
+    actions = run.tell(ev.ClockEvent())
+    assert not only(ac.PauseAction, actions) and not only(ac.HaltAction, actions)
+    assert names(ac.HaltAction, run.exited("server-0")) == ["server-1"], "from here on it takes part"
 
 
 @pytest.mark.parametrize("phase", ["gathering", "restoring"])

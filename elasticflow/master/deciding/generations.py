@@ -90,15 +90,15 @@ def is_missing(run: Facts, server: Member) -> bool:
     return _stands_by(run, server)
 
 
-def take_in(run: Facts, now_s: float) -> list[Action]:
-    """A standby that was too late has come, or another need not be waited for any longer."""
-    if run.row.phase is Phase.GATHERING:
-        return form(run, now_s)
+def _standby_has_come(run: Facts) -> bool:
+    """Whether one that was too late is to be taken in.
+
+    Not where there are tables: it has no copies of rows, and all would go back to the last checkpoint.
+    """
     ends = run.state is not RunState.RUNNING or run.conclusion.last_made or run.commits.final_under_way
-    if ends or run.row.phase is not Phase.SERVING or run.row.pausing:
-        return []
-    here = (server for server in run.of("server", MemberState.LOADING) if is_missing(run, server))
-    return halt_all(run, now_s) if any(here) else []
+    if ends or run.row.phase is not Phase.SERVING or (run.spec and run.spec.tables):
+        return False
+    return any(is_missing(run, server) for server in run.of("server", MemberState.LOADING))
 
 
 def may_begin_with(run: Facts, version: int) -> bool:
@@ -308,7 +308,7 @@ def lose_carried(run: Facts, carrier: str, now_s: float) -> list[Action]:
 
 
 def move(run: Facts, now_s: float) -> list[Action]:
-    """Servers that are to live with other workers: begins with it, or ends it.
+    """Servers that are to live with other workers, or a standby that comes late: begins with it, or ends it.
 
     While steps are made all have to come to the same version first, so that none is lost. Where none is made
     for long there is little to lose; where there are tables, whose rows are not copied, they begin anew from
@@ -317,9 +317,11 @@ def move(run: Facts, now_s: float) -> list[Action]:
     row = run.row
     actions = [*moving.house(run, now_s), *moving.settle(run, now_s)]
     actions += relaying.settle(run, now_s, lambda worker: assign_again(run, worker))
-    if not (moving.have_come(run) if row.coming else relaying.have_come(run)):
+    come = moving.have_come(run) if row.coming else relaying.have_come(run) or _standby_has_come(run)
+    if not come:
         run.stall.pace.end_pause()
-        return actions
+        # Somebody who stands by need not be waited for any longer.
+        return actions + (form(run, now_s) if row.phase is Phase.GATHERING else [])
     if row.phase is Phase.SERVING and run.steps and not (run.spec and run.spec.tables):
         if not row.pausing:
             row.pausing = True
