@@ -25,6 +25,8 @@ BEREFT = 0.15
 ASKED = 0.4
 """Of the kinds of work that have evaluations in so many the program is asked what it says to them."""
 CROWDED, STILLBORN, STRICT, FAILING = 0.2, 0.1, 0.3, 0.1
+HOMELESS, HOMELESS_S = 0.3, (2.0, 8.0, 20.0)
+"""In so many of those with one server others have no place for so long: who stands by, or takes its place."""
 APART = (5, 20, 100)
 """So many events, at most, lie between two faults of which the second meets what the first has left."""
 SELDOM = (("stop", 0.08), ("kill master at the end", 0.05), ("black out", 0.04), ("power cut", 0.04))
@@ -76,7 +78,7 @@ def draw_more(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Sh
 
 def draw_seldom(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[Shape, list[Fault]]:
     """Several servers with each worker; who hangs before it is anybody; losses while the program is asked;
-    records that end the run; and places that have run out of something."""
+    records that end the run; places that have run out of something; and a cluster that is full."""
     if shape.carried and shape.slices > 1 and shape.peers > 2 and rng.random() < CROWDED:
         workers = max(2, shape.workers)
         shape = replace(shape, workers=workers, servers=2 * workers, parcel_bytes=64)
@@ -95,6 +97,8 @@ def draw_seldom(rng: random.Random, shape: Shape, faults: list[Fault]) -> tuple[
         for _ in range(rng.randint(1, 3)):
             after = 1 + int(rng.expovariate(1 / 400))
             faults = [*faults, Fault(after, "fail worker", rng.randrange(1 << 10))]
+    if shape.servers == 1 and not shape.carried and rng.random() < HOMELESS:
+        shape = replace(shape, homeless_s=rng.choice(HOMELESS_S))
     return shape, faults
 
 

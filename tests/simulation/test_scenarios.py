@@ -125,6 +125,23 @@ def test_a_commit_that_only_the_disk_knows_of_which_is_dark_as_the_next_master_b
     finish(Fault(dark, "disk dark", 0, 1.0), Fault(kill, "kill master", 0), seed=seed)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_standby_that_comes_late_costs_no_step(seed: int) -> None:
+    """The run begins without it, and pauses to take it in."""
+    world = finish(seed=seed, servers=1, homeless_s=8.0, epochs=12, slice_s=0.15)
+    assert world.state and world.state.row.generation == 2
+    assert "server-1" in world.state.row.names
+    assert world.num_computed <= BACKUPS_AT_MOST * slices_of(world)
+
+
+@pytest.mark.parametrize("tables", [False, True])
+@pytest.mark.parametrize("after", [400, 1700, 2600, 3500])
+def test_a_server_whose_standby_is_late_is_killed(after: int, tables: bool) -> None:
+    """Before it was left out, without it, and with it."""
+    how = {"servers": 1, "homeless_s": 8.0, "epochs": 12, "slice_s": 0.15, "tables": tables}
+    finish(Fault(after, "kill server", 0), seed=after, **how)
+
+
 # --- what evaluations decide ---------------------------------------------------------------------
 
 RULES = WatchRules(

@@ -145,6 +145,8 @@ class Shape:
     lag_s: float = 0.0
     """By so much, at most, some connections are slower than others."""
     start_s: float = 0.1
+    homeless_s: float = 0.0
+    """So much longer servers, but for the first, wait for their places."""
     write_s: float = 0.05
     kill_s: float = 0.0
     heartbeat_s: float = 0.5
@@ -735,7 +737,9 @@ class World:
                 self._hold_up(process)
                 process.start(settings.name, partial(self._be_member, process, settings))
 
-        self.hub.later(self.hub.rng.random() * self.shape.start_s, begin)
+        is_late = settings.role == "server" and settings.name != "server-0"
+        waits_s = self.shape.homeless_s if is_late else 0.0
+        self.hub.later(waits_s + self.hub.rng.random() * self.shape.start_s, begin)
 
     def _be_member(self, process: Process, settings: MemberSettings) -> None:
         keys = read_keys(self._run.keys_of(settings.name), MemberKeys)
