@@ -123,9 +123,11 @@ class _Wanted:
         there = self._book.names()
         if self._name and self._name not in there:
             raise RunError(f"{self._run.path}: there is no log of {self._name!r}; {_listed(there)}.")
+        if not follow and not there and not self._role:
+            advice = f"'elasticflow status {self._run.path}' says how it goes."
+            raise RunError(f"{self._run.path}: there is no log yet. {advice}")
         if not follow and not self.names():
-            what = f"no log of a {self._role}" if self._role else "no log yet"
-            raise RunError(f"{self._run.path}: there is {what}; {_listed(there)}.")
+            raise RunError(f"{self._run.path}: there is no log of a {self._role}; {_listed(there)}.")
 
     def names(self) -> list[str]:
         """Of the processes whose logs are there, and asked for."""

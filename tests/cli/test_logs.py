@@ -118,7 +118,7 @@ def test_what_cannot_be_shown(run: RunDir, tmp_path: Path) -> None:
     for path in run.logs.iterdir():
         path.unlink()
     assert "there is no log of a worker; there are none" in refused(run, "--role", "worker")
-    assert "there is no log yet" in refused(run)
+    assert refused(run).endswith(f"there is no log yet. 'elasticflow status {run.path}' says how it goes.")
     assert "is not the folder of a run" in refused(RunDir(tmp_path))
     assert "is neither the folder of a run, nor" in refused(RunDir("nosuch"))
     assert logs(run, "--lines", "-1").returncode == logs(run, "--role", "x").returncode == 2
