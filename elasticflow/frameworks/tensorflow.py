@@ -347,7 +347,9 @@ def _convertible(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
         converted: Callable[..., Any] = tf.autograph.to_graph(plain)
         return converted
-    except Exception:  # no source, say
+    except Exception as error:  # no source, say
+        if isinstance(error, OSError) and error.errno:  # a full disk: what is converted is written to a file
+            raise
         return plain
 
 

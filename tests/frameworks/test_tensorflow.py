@@ -1,5 +1,8 @@
+import errno
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import numpy as np
@@ -495,3 +498,17 @@ def test_bits_depend_on_state_batch_and_seed_alone(name, fresh, caplog):
     told = [record.getMessage() for record in caplog.records if record.name != "tensorflow"]
     assert len(told) == (name in WHY_EAGER), "one line where a graph will not do, else none"
     assert not told or told[0].startswith(f"forward() runs eagerly, which is slower: {WHY_EAGER[name]}")
+
+
+def test_a_full_disk_is_not_taken_for_a_program_without_source(monkeypatch):
+    """What AutoGraph makes of a program passes through a file: without it, ifs over tensors would fail."""
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def forward(x, y, w):
+        return tf.reduce_mean((w * x - y) ** 2)
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    with pytest.raises(OSError, match="No space left"):
+        opened(program(models.PROGRAMS["bare"].model, forward))
