@@ -83,7 +83,7 @@ setup(
         "torch": ["torch>=2.2"],
         "tensorflow": ["tensorflow-cpu>=2.16"],
         "tables": ["pyarrow>=14"],
-        "sql": ["duckdb>=2", "pyarrow>=14"],
+        "sql": ["duckdb>=1.4", "pyarrow>=14"],
         "delta": ["deltalake>=1", "pyarrow>=14"],
         "hive": ["pyarrow>=17", "pyiceberg[hive]>=0.9"],
         "iceberg": ["pyarrow>=17", "pyiceberg>=0.9"],
@@ -121,7 +121,7 @@ setup(
         "examples": ["gymnasium>=1", "scikit-learn>=1.3"],
         "bench": ["matplotlib>=3.5", "scipy>=1.9"],
         "test": [
-            "duckdb>=2",
+            "duckdb>=1.4",
             "greenlet>=3",
             "hypothesis>=6.90",
             "import-linter>=2",

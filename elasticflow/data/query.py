@@ -238,7 +238,8 @@ def _called(node: Any) -> Iterator[str]:
     """All functions in a parsed query, those that are written like columns among them; and samples."""
     if isinstance(node, dict):
         name = node.get("function_name", "")
-        if name and not (name == "age" and len(node["arguments"]) > 1):  # of two it is their difference
+        given = node.get("arguments") or node.get("children") or ()  # before DuckDB 2
+        if name and not (name == "age" and len(given) > 1):  # of two it is their difference
             yield name.lower()
         if len(names := node.get("column_names") or []) == 1 and names[0].lower() in OF_THE_CLOCK - {"age"}:
             yield names[0].lower()
