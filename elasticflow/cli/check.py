@@ -160,6 +160,8 @@ def _check_here(chosen: config.Config, tell: Callable[[str], None]) -> Checked:
     if checked.records_left_out:
         of_all = f"{checked.records_left_out:,} of {loaded.schedule.num_records:,}"
         tell(f"drop_last leaves out: {of_all} records of each epoch")
+    if summed := loaded.looks_summed():
+        checked.warnings.append(summed)
     if not chosen.asynchronous:
         costs = costs_of(loaded, chosen.batch_size)
         checked.slicing = [CheckedSlicing(num_slices=count, batch_s=batch_s) for count, batch_s in costs]

@@ -156,7 +156,8 @@ def _data_of(manifest: Manifest) -> str:
     """Such as ``clicks.parquet and 11 more, 4,210,000 bytes, 3f2a91c4``."""
     if not (sources := manifest.sources):
         return ""
-    digest = hashlib.blake2b(msgspec.json.encode(sources), digest_size=4).hexdigest()
+    told = (sources, *map(manifest.work.get, ("num_records", "num_test")))  # filters leave out some of a file
+    digest = hashlib.blake2b(msgspec.json.encode(told), digest_size=4).hexdigest()
     more = f" and {len(sources) - 1} more" if sources[1:] else ""
     return f"{sources[0][0]}{more}, {sum(count for _, count, _ in sources):,} bytes, {digest}"
 

@@ -59,6 +59,13 @@ class CSV(BlockSource):
         what = f"CSV {os.fspath(pattern)}"
         if block_bytes < 1:
             raise DataError(f"{what}: block_bytes is {block_bytes}. It must be at least 1.")
+        for name, value in columns.items():
+            if isinstance(value, Mapping):
+                raise DataError(
+                    f"{what}: there is no {name}= for CSV. ef.data.Parquet has rules for columns, and so has "
+                    f"ef.data.Query, which reads CSV files: ef.data.Query('SELECT * FROM t', "
+                    f"{{'t': {os.fspath(pattern)!r}}}, {name}=...)."
+                )
         self._delimiter = delimiter
         self._header = _common_header(files, delimiter)
         self._wanted = Wanted(what, columns, self._header)
@@ -114,19 +121,39 @@ class CSV(BlockSource):
         return f"{block.file}, rows {block.first_row}..{block.first_row + block.num_rows - 1}"
 
     def _parse(self, text: Bytes) -> Any:
-        import pyarrow as pa
-        import pyarrow.csv as pc
+        return _parsed(text, self._header, self._delimiter, self._wanted.names, self._types)
 
-        return pc.read_csv(
-            pa.BufferReader(text),
-            read_options=pc.ReadOptions(
-                column_names=self._header,
-                block_size=len(text) + 1,  # types are those of the whole text
-                use_threads=False,  # threads would be lost in a fork
-            ),
-            parse_options=pc.ParseOptions(delimiter=self._delimiter),
-            convert_options=pc.ConvertOptions(include_columns=self._wanted.names, column_types=self._types),
-        )
+
+def raw_tables(pattern: str) -> Iterator[Any]:
+    """All columns as they are read, missing values too: pyarrow tables. Raises DataError."""
+    files, types = matching_files("CSV", pattern), dict[str, Any]()
+    header = _common_header(files, ",")
+    for file in files:
+        for block in index_lines(file, BLOCK_BYTES):
+            what = f"{file}, rows {block.first_row}..{block.first_row + block.num_rows - 1}"
+            with file.unchanged(), arrow_errors(what, _ADVICE):
+                table = _parsed(file.read(block.start, block.stop), header, ",", header, types)
+            types = {field.name: field.type for field in table.schema}
+            yield table
+
+
+def _parsed(
+    text: Bytes, header: Sequence[str], delimiter: str, names: Sequence[str], types: Mapping[str, Any]
+) -> Any:
+    """A pyarrow table of these columns; those of the header that have no type get that of the text."""
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    return pc.read_csv(
+        pa.BufferReader(text),
+        read_options=pc.ReadOptions(
+            column_names=header,
+            block_size=len(text) + 1,  # types are those of the whole text
+            use_threads=False,  # threads would be lost in a fork
+        ),
+        parse_options=pc.ParseOptions(delimiter=delimiter),
+        convert_options=pc.ConvertOptions(include_columns=names, column_types=types),
+    )
 
 
 def _common_header(files: Sequence[File], delimiter: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from elasticflow.data import csv_files
 from elasticflow.data.opening import is_table, open_path
 from elasticflow.data.parquet import raw_tables
 from elasticflow.data.ragged import Ragged
@@ -60,6 +61,8 @@ class _Column:
 
         story = self.story
         story.records += len(column)
+        if pa.types.is_float32(column.type) or pa.types.is_float64(column.type):
+            column = pc.if_else(pc.is_nan(column), None, column)  # as a run has those that are missing
         story.missing += column.null_count
         if is_list(column.type):
             lengths = pc.min_max(pc.list_value_length(column)).as_py()
@@ -86,13 +89,14 @@ class _Column:
             if len(self._values) > MOST_VALUES:
                 self._values = None
 
-    def told(self) -> ColumnStory:
+    def told(self, *, of_text: bool = False) -> ColumnStory:
+        """of_text: it is of CSV files, whose source has no rules but ``dtypes``."""
         story = self.story
         story.values = None if self._values is None else dict(self._values)
         count = story.records - story.missing
         if _is_number(self.kind) and count and story.lengths is None:
             story.mean = self._sum / count
-        story.advice = "; ".join(_advice(story, self.kind))
+        story.advice = "; ".join((_advice_for_text if of_text else _advice)(story, self.kind))
         return story
 
 
@@ -127,6 +131,18 @@ def _advice(story: ColumnStory, kind: Any) -> Iterator[str]:
         yield f"has missing values: defaults={{{story.name!r}: ...}}"
 
 
+def _advice_for_text(story: ColumnStory, kind: Any) -> Iterator[str]:
+    """What ``ef.data.CSV`` has to be told, or who is to read it instead."""
+    import pyarrow as pa
+
+    if is_text(kind):
+        yield from (f"{each}, of ef.data.Query, which reads CSV files" for each in _advice(story, kind))
+    elif story.missing and (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        yield f"has missing values: dtypes={{{story.name!r}: 'float64'}} makes them NaN"
+    else:
+        yield from _advice(story, kind)
+
+
 def describe(path: str) -> list[ColumnStory]:
     """All columns of a file, a pattern of files, or a folder of Parquet, read once. Raises DataError."""
     columns: dict[str, _Column] = {}
@@ -135,7 +151,11 @@ def describe(path: str) -> list[ColumnStory]:
             if name not in columns:
                 columns[name] = _Column(name, table.schema.field(name).type)
             columns[name].add(table.column(name))
-    return [column.told() for column in columns.values()]
+    return [column.told(of_text=_is_csv(path)) for column in columns.values()]
+
+
+def _is_csv(path: str) -> bool:
+    return not is_table(path) and os.path.splitext(path)[1].lower() == ".csv"
 
 
 def _tables(path: str) -> Iterator[Any]:
@@ -143,6 +163,9 @@ def _tables(path: str) -> Iterator[Any]:
 
     if is_table(path) or os.path.splitext(path)[1].lower() == ".parquet":
         yield from (table for _, table in raw_tables(path))
+        return
+    if _is_csv(path):
+        yield from csv_files.raw_tables(path)
         return
     source = open_path(path)
     for start in range(0, source.num_rows, STRETCH):

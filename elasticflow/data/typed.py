@@ -211,7 +211,8 @@ class Typed:
         raise DataError(
             f"{self._what}, of type {column.type}, has {column.null_count} missing values, the first in "
             f"record {self._first_of(column.is_null()):,}. Only columns of floats may (they become NaN): "
-            f"say what stands for them, defaults={{{self._name!r}: ...}}, or leave the column out."
+            f"say what stands for them, defaults={{{self._name!r}: ...}} (of ef.data.CSV: "
+            f"dtypes={{{self._name!r}: 'float64'}}), or leave the column out."
         )
 
     def _first_of(self, mask: Any) -> int:

@@ -172,6 +172,13 @@ def find(values: Mapping[str, Any], *, needed: bool = True) -> tuple[TorchFound,
                 "ef.Embedding tables, plain constants, and one 'optimizer'."
             )
     if needed and not found.tables and not any(entry.rule is Rule.UPDATE for entry in found.entries):
+        there = {id(parameter) for module in modules for parameter in module.parameters()}
+        if given is not None and there and not there & given:
+            kind = type(values["optimizer"]).__name__
+            raise ProgramError(
+                f"model()['optimizer'] is a torch.optim.{kind} of none of the parameters that model() has: "
+                f"make it of those, torch.optim.{kind}(net.parameters(), ...) of the same net."
+            )
         raise ProgramError(
             "model() has no parameters to train: no floating tensor, no module with parameters, no table."
         )

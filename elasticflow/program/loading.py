@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -129,8 +129,9 @@ def load(path: str, copy: Copy | None = None) -> Program:
             found = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
             raise ProgramError(
                 f"{path}: defines no {name}(). A program defines {'() and '.join(REQUIRED)}() or loop(), "
-                f"and may define {'(), '.join(OPTIONAL)}(); found: {', '.join(sorted(found)) or 'none'}."
+                f"and may define {'(), '.join(OPTIONAL[:-1])}(); found: {', '.join(sorted(found)) or 'none'}."
             )
+    _check_callable(path, defined)
     functions: dict[str, Any] = defined
     return Program(path=path, **functions, rules=_rules(path, module, copy), has_forward=has_forward)
 
@@ -143,6 +144,22 @@ def _check_loop(path: str, defined: dict[str, Any]) -> None:
     for name, why in NOT_WITH_LOOP.items():
         if defined[name] is not None:
             raise ProgramError(f"{path}: defines loop() and {name}(): {why}. Leave out one of them.")
+
+
+def _check_callable(path: str, defined: Mapping[str, object]) -> None:
+    """Raises ProgramError if what is to be a function is none, or takes epoch and step in another order."""
+    for name in OPTIONAL:
+        if defined[name] is not None and not callable(defined[name]):
+            raise ProgramError(
+                f"{path}: {name} is a {type(defined[name]).__name__}; in a program {name} is a function that "
+                "ElasticFlow calls. Make it one, or give yours another name."
+            )
+    rate: Any = defined["learning_rate"]
+    if inspect.isfunction(rate) and rate.__code__.co_varnames[: rate.__code__.co_argcount][:1] == ("epoch",):
+        raise ProgramError(
+            f"{path}: learning_rate() has epoch as its first argument; it is called with the step, and then "
+            "the epoch: learning_rate(step, epoch)."
+        )
 
 
 def _no_forward(*, params: Any, **columns: Any) -> Any:
@@ -205,8 +222,29 @@ def _execute(path: str, copy: Copy | None, script: PlainScript | None) -> object
     except ElasticFlowError:
         raise
     except (Exception, SystemExit) as error:
-        raise ProgramError(f"{path}: cannot be imported: {describe(error, path)}") from error
+        raise ProgramError(
+            f"{path}: cannot be imported: {describe(error, path)}{_of_import(error, file.parent)}"
+        ) from error
     return module
+
+
+def _of_import(error: BaseException, folder: Path) -> str:
+    """What is behind an error that people meet while a program is imported, and what to do; "" if unknown."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SystemExit) and any(Path(each.filename).name == "argparse.py" for each in frames):
+        return (
+            ". The command line is ElasticFlow's: ask for arguments by ef.args(lr=0.1, width=32), and give "
+            "them by --set lr=0.01"
+        )
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        return ". What lies beside the program is imported by its name alone: from helper import f"
+    name = getattr(error, "name", None) if isinstance(error, ImportError) else None
+    beside = folder / f"{name}.py"
+    if name and beside.is_file() and getattr(sys.modules.get(name), "__file__", None) != str(beside):
+        return (
+            f". {beside.name} beside the program has the name of a module that is loaded already: rename it"
+        )
+    return ""
 
 
 def _captured(path: str, script: PlainScript, module: ModuleType, loader: Any) -> object:
@@ -313,7 +351,10 @@ def bind(
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     plain = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if "params" not in {p.name for p in plain} and not takes_any:
-        raise ProgramError(f"{program.path}: {name}() must take an argument named params.")
+        yours = f" If it is not meant for ElasticFlow, which calls {name}(), give it another name."
+        raise ProgramError(
+            f"{program.path}: {name}() must take an argument named params." + yours * (name in OPTIONAL)
+        )
     if not program.has_forward and name == "forward":
         return {column: column for column in (*columns, *optional)}
     arguments = [p for p in plain if p.name != "params"]

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from elasticflow.cli.main import main
-from elasticflow.data import Parquet, vocabularies
+from elasticflow.data import CSV, Parquet, vocabularies
 from elasticflow.data.describing import describe
+from elasticflow.errors import DataError
 
 
 @pytest.fixture
@@ -70,3 +71,23 @@ def test_other_formats_and_json(tmp_path, capsys):
 def test_a_file_that_cannot_be_read_is_named(tmp_path, capsys):
     assert main(["data", "describe", str(tmp_path / "none.parquet")]) == 1
     assert "there is no file" in capsys.readouterr().err
+
+
+def test_what_is_missing_in_text_is_told(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("age,n,price,city\n10,1,0.5,Rome\n,2,,Oslo\n30,3,1.5,Rome\n")
+    age, n, price, city = describe(str(path))
+    assert (age.missing, age.least, age.most, age.mean) == (1, 10, 30, 20) and not n.missing
+    assert age.advice == "has missing values: dtypes={'age': 'float64'} makes them NaN"
+    assert price.missing == 1 and price.mean == 1 and not price.advice
+    assert "ef.data.Query" in city.advice and city.vocabulary() == ["Rome", "Oslo"]
+    source = CSV(path, age="age", price="price", dtypes={"age": "float64"})
+    assert np.isnan(source.rows(np.arange(3))["age"]).tolist() == [False, True, False]
+    with pytest.raises(DataError, match="there is no hashing= for CSV.*ef.data.Query.*hashing="):
+        CSV(path, hashing={"city": None})
+
+
+def test_nan_is_missing_as_a_null_is(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.array([1.0, np.nan, 3.0]))
+    (x,) = describe(str(tmp_path / "x.npz"))
+    assert (x.missing, x.least, x.most, x.mean) == (1, 1, 3, 2)

@@ -461,6 +461,10 @@ BAD_MODELS = {
     "returned a list": lambda: [1],
     "nothing that can be trained": lambda: {"rate": 0.1},
     "no parameters to train": lambda: {"columns": torch.arange(3)},
+    r"a torch.optim.SGD of none of the parameters .*torch.optim.SGD\(net.parameters\(\)": lambda: {
+        "net": nn.Linear(8, 4),
+        "optimizer": torch.optim.SGD(nn.Linear(8, 4).parameters(), lr=0.1),
+    },
     "is a list; allowed are tensors": lambda: {**models.mlp(), "layers": [nn.Linear(8, 4)]},
     "must be float32 or float64": half,
     "result of a computation": computed_tensor,

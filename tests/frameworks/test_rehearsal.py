@@ -31,9 +31,12 @@ def data():
 """
 
 
-def loaded(folder: Path, *, most: int = 64, kind: str = "int64", **settings: object) -> Loaded:
+def loaded(
+    folder: Path, *, most: int = 64, kind: str = "int64", reduction: str = "mean", **settings: object
+) -> Loaded:
     program = folder / "program.py"
-    program.write_text(PROGRAM.replace("MOST", str(most)).replace("TYPE", kind))
+    text = PROGRAM.replace("MOST", str(most)).replace("TYPE", kind)
+    program.write_text(text.replace("(x), y)", f"(x), y, reduction={reduction!r})"))
     chosen = config.make(None, {"program": str(program), "batch_size": 64, **settings})
     return Loaded(MemberSettings.of(chosen, name="worker-0", role="worker", host="", master="", run_dir=""))
 
@@ -159,3 +162,10 @@ def data():
 def test_what_a_loop_pushes_in_a_later_round_is_not_said_to_get_no_gradient(tmp_path: Path) -> None:
     (tmp_path / "loops.py").write_text(ROUNDS)
     assert loaded(tmp_path, program=str(tmp_path / "loops.py")).rehearse().warnings == ()
+
+
+@pytest.mark.parametrize(("cost", "told"), [("sum", True), ("mean", False)])
+def test_a_sum_is_told_from_a_mean(tmp_path: Path, cost: str, told: bool) -> None:
+    found = loaded(tmp_path, reduction=cost)
+    found.rehearse()
+    assert ("a sum over its records" in found.looks_summed()) == told

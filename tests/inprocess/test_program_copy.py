@@ -250,3 +250,23 @@ def test_when_it_is_taken(tmp_path: Path) -> None:
     write(tmp_path, SPOILT)
     with pytest.raises(ConfigError, match=f"program_sha256: {copy.sha256} is wanted, {path} has"):
         take(Config(program=path, program_sha256=copy.sha256))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("learning_rate = 1e-3", "learning_rate is a float; in a program learning_rate is a function"),
+        (
+            "encode = {'a': 1}",
+            "encode is a dict; in a program encode is a function .* give yours another name",
+        ),
+        ("def learning_rate(epoch, step): return 0.1", r"it is called with .*learning_rate\(step, epoch\)"),
+        ("import argparse; argparse.ArgumentParser().parse_args(['x'])", r"by ef.args\(.*by --set lr=0.01"),
+        ("from .ours_a import f", "imported by its name alone: from helper import f"),
+        ("from queue import ours", "queue.py beside the program has the name of .*: rename it"),
+    ],
+)
+def test_what_beginners_do(tmp_path: Path, source: str, message: str) -> None:
+    path = write(tmp_path, {"ours.py": f"{BODY}\n{source}\n", "queue.py": "ours = 1", "ours_a.py": "f = 1"})
+    with pytest.raises(ProgramError, match=message):
+        load(path)
