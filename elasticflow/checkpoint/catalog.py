@@ -105,8 +105,9 @@ def load_best(storage: Storage) -> Manifest:
 
     Raises CheckpointError if nobody asked for it, or there is none.
     """
-    steps = commits(storage)
-    standing = load_manifest(storage, steps[-1]).standing if steps else None
+    if not (steps := commits(storage)):
+        raise CheckpointError("there is no committed checkpoint yet, and so none that is the best.")
+    standing = load_manifest(storage, steps[-1]).standing
     if standing is None or standing.rules.best is None:
         raise CheckpointError(
             "no checkpoint is kept as the best one; the program can ask for it: "

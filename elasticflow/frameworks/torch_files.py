@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from elasticflow.errors import ProgramError
+from elasticflow.frameworks.base import PREDICTION
 from elasticflow.process.new_files import writing
 from elasticflow.step.layout import Array
 
@@ -73,4 +74,23 @@ def write(
                 f"ONNX needs the packages onnx and onnxscript, and {error.name} is not there: "
                 "pip install 'elasticflow-trainer[onnx]'."
             ) from error
-        torch.onnx.export(exported, f=str(path), input_names=list(names), external_data=False)
+        outputs = output_names(predictor(*arguments), names)
+        torch.onnx.export(
+            exported, f=str(path), input_names=list(names), output_names=outputs, external_data=False
+        )
+
+
+def output_names(predicted: object, names: Sequence[str]) -> list[str] | None:
+    """What ONNX is to call what was predicted, as ``predict`` names it; None: what PyTorch calls it.
+
+    names: of what goes in; in a graph no two may be the same.
+    """
+    if isinstance(predicted, torch.Tensor):
+        found = [PREDICTION]
+    elif isinstance(predicted, Mapping) and all(
+        isinstance(each, torch.Tensor) for each in predicted.values()
+    ):
+        found = list(map(str, predicted))
+    else:
+        return None
+    return None if {*found} & {*names} else found

@@ -72,3 +72,8 @@ def test_the_newest_that_is_intact_is_looked_for_again(storage, model, monkeypat
     found, damages = checkpoint.newest_intact(storage)
     assert found is not None and found.step == 20 and damages == []
     assert removed
+
+
+def test_a_best_one_is_not_there_before_any_is(storage):
+    with pytest.raises(CheckpointError, match="no committed checkpoint yet"):
+        checkpoint.load_best(storage)

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from elasticflow import checkpoint  # noqa: E402
 from elasticflow.cli.exporting import export_run  # noqa: E402
 from elasticflow.errors import CheckpointError, ConfigError, ProgramError  # noqa: E402
+from elasticflow.frameworks.torch_files import output_names, write  # noqa: E402
 from elasticflow.process.new_files import writing  # noqa: E402
 from elasticflow.run import config  # noqa: E402
 from elasticflow.run.folder import RunDir  # noqa: E402
@@ -183,6 +184,24 @@ def test_onnx(trained, tmp_path):
     session = runtime.InferenceSession(tmp_path / "model.onnx")
     [found] = session.run(None, {session.get_inputs()[0].name: X})
     np.testing.assert_allclose(found, net()(torch.from_numpy(X)).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_calls_what_is_predicted_as_predict_does(tmp_path):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+
+    def predict(x, params):
+        scores = params["net"](x)
+        return {"score": scores, "best": scores.argmax(1), "again": scores}
+
+    layer = torch.nn.Linear(3, 2)
+    write(tmp_path / "m.onnx", ".onnx", predict, {"net": layer}, ["x"], [X])
+    session = runtime.InferenceSession(tmp_path / "m.onnx")
+    assert [each.name for each in session.get_outputs()] == ["score", "best", "again"]
+    [score, best, _] = session.run(None, {"x": X})
+    np.testing.assert_array_equal(score.argmax(1), best)
+    assert output_names(torch.ones(2), ["x"]) == ["prediction"]
+    assert output_names({"x": torch.ones(2)}, ["x"]) is None and output_names((1, 2), []) is None
 
 
 @pytest.mark.parametrize(
