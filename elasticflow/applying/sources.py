@@ -34,7 +34,8 @@ def opened(program: Program, trained: Source, path: str | Records, binding: Mapp
             f"{path}: what data() makes of a record raised {describe(error, program.path)}. Does it need a "
             "column that is not there, such as the label? Have it do without where there is none."
         ) from error
-    return AsTrained(str(path), source, trained.columns, names)
+    called = wanted if trained.positional else {}
+    return AsTrained(str(path), source, trained.columns, names, called)
 
 
 def place_of(source: Source, row: int) -> str:

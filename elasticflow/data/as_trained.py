@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from elasticflow.data.permutation import Rows
@@ -19,11 +20,19 @@ class AsTrained(Following):
     """Numbers get the type that they have in the data trained on, where none loses more than digits.
 
     path: names the records in errors. trained: the columns of the other source. names: those that are wanted.
+    called: what people call a column, where the run has numbers for them, as of a tuple.
     Raises DataError if one is not there, or is of another kind or shape.
     """
 
-    def __init__(self, path: str, source: Source, trained: Sequence[Column], names: Sequence[str]) -> None:
-        self._path = path
+    def __init__(
+        self,
+        path: str,
+        source: Source,
+        trained: Sequence[Column],
+        names: Sequence[str],
+        called: Mapping[str, str] | None = None,
+    ) -> None:
+        self._path, self._called = path, called or {}
         self.inner, self.files = source, source.files  # not wrapped: it may make slices
         self.block_starts, self.window_blocks = source.block_starts, source.window_blocks
         self.makes_slices = getattr(source, "makes_slices", False)
@@ -34,7 +43,8 @@ class AsTrained(Following):
             if name not in there:
                 listed = ", ".join(map(repr, there))
                 raise DataError(f"{path}: there is no column {name!r}. There are: {listed}.")
-            _check(path, there[name], known[name], shapes=not self.makes_slices)
+            here = msgspec.structs.replace(there[name], name=self._name_of(name))
+            _check(path, here, known[name], shapes=not self.makes_slices)
         self.columns = tuple(known[name] for name in known if name in names)
         self._types = {
             column.name: np.dtype(column.dtype)
@@ -68,6 +78,10 @@ class AsTrained(Following):
                 found[name] = self._cast(name, field)
         return found
 
+    def _name_of(self, column: str) -> str:
+        """What people call it."""
+        return self._called.get(column, column)
+
     def _cast(self, name: str, array: Array) -> Array:
         """Raises DataError for a whole number that the type has no room for."""
         dtype = self._types.get(name, array.dtype)
@@ -76,8 +90,9 @@ class AsTrained(Following):
             if least < room.min or most > room.max:
                 found = most if most > room.max else least
                 raise DataError(
-                    f"{self._path}: column {name!r} holds {found}, and {dtype} in the data trained on, which "
-                    f"goes from {room.min} to {room.max}. Correct it, or leave such records out."
+                    f"{self._path}: column {self._name_of(name)!r} holds {found}, and {dtype} in the data "
+                    f"trained on, which goes from {room.min} to {room.max}. Correct it, or leave such "
+                    "records out."
                 )
         return array.astype(dtype)
 

@@ -98,6 +98,12 @@ def test_numbers_get_the_types_that_were_trained_on(tmp_path: Path) -> None:
         AsTrained("new.npz", Arrays(x=np.ones((4, 3))), trained.columns, ["n"])
 
 
+def test_a_column_by_position_is_called_by_its_argument() -> None:
+    trained, given = Arrays(x=np.ones((2, 3))), Arrays(x=np.ones((4, 2)))
+    with pytest.raises(DataError, match="column 'image' holds float64 of shape"):
+        AsTrained("the records", given, trained.columns, ["x"], {"x": "image"})
+
+
 def test_columns_are_kept_as_they_are(tmp_path: Path) -> None:
     """Across row groups and files, with the names of folders, missing values too."""
     days = pa.array(np.arange(5, dtype=np.int32), pa.date32())
