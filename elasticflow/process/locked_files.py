@@ -40,7 +40,8 @@ def has_left(path: Path, descriptor: int) -> bool:
 def is_locked(path: Path) -> bool:
     """Whether somebody has it for himself; nobody has what is not there. Raises OSError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)  # a run that is kept may be read alone
+        # A run that is kept may be read alone; and who opens a pipe would wait for its other end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:  # its folder may be removed at any time
         return False
     try:

@@ -338,8 +338,9 @@ def told_again(chapters: Sequence[Chapter]) -> ServiceState:
 
 
 def _has_begun(path: Path) -> bool:
+    """Whether its first line is whole, or damaged: only to one that is on the disk others are added."""
     with path.open("rb") as file:
-        return _is_whole(file.readline())
+        return _is_whole(file.readline()) or bool(file.read(1))
 
 
 def _is_whole(line: bytes) -> bool:

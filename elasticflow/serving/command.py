@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket as sockets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from elasticflow.run.settings import MemberSettings
 from elasticflow.serving.app import ModelApp
 from elasticflow.serving.counts import ServingCounts
 from elasticflow.serving.crew import ModelCrew
+from elasticflow.serving.idle import IdleConnections
 from elasticflow.serving.reloading import ServedCheckpoint, follow
 from elasticflow.serving.settings import ServingSettings
 
@@ -29,9 +32,26 @@ DRAIN_S = 30
 
 
 class _ModelServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._idle = IdleConnections()
+
     def end(self) -> None:
         """Takes nothing new, answers what is under way, and returns."""
         self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Every tenth of a second."""
+        if counter % 10 == 0:
+            self._hang_up()
+        return await super().on_tick(counter)
+
+    def _hang_up(self) -> None:
+        """On who asks nothing, or does not take what it was answered."""
+        asked = {each: getattr(each, "cycle", None) for each in self.server_state.connections}
+        idle = {each: last for each, last in asked.items() if last is None or last.response_complete}
+        for each in self._idle.look(idle, time.monotonic()):
+            each.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -41,6 +61,8 @@ class _ModelServer(uvicorn.Server):
 
 def serve(serving: ServingSettings) -> None:
     """Serves until it is told to end. Raises ElasticFlowError."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # each who waits takes one
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     listener = _listener(serving.address, serving.port)
     try:
         with own_folder("elasticflow-model-") as folder:
@@ -94,7 +116,7 @@ async def _serve(serving: ServingSettings, listener: sockets.socket, folder: Pat
         await crew.begin(weights)
         if choice.moves and serving.reload_s:
             following = asyncio.create_task(
-                follow(choice, weights, serving.reload_s, crew.replace, counts.reloaded)
+                follow(choice, manifest, weights, serving.reload_s, crew.replace, counts.reloaded)
             )
         port, scheme = listener.getsockname()[1], "https" if serving.certificate else "http"
         print(f"serving step {weights.step} on {scheme}://{serving.address}:{port}", flush=True)

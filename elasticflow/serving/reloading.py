@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from elasticflow.checkpoint import Manifest, commits, load_best, load_manifest, newest_intact
+from elasticflow.checkpoint import Manifest, load_best, load_manifest, newest_intact
 from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.errors import CheckpointError, ElasticFlowError
 from elasticflow.run.folder import RunDir
@@ -21,7 +22,10 @@ class ServedCheckpoint:
     def __init__(self, run: RunDir, step: int | None, best: bool) -> None:
         self._run, self._step, self._best = run, step, best
         self._storage = run.checkpoints()
-        self._refused: set[int] = set()
+        self._refused: list[Manifest] = []
+        self._told: frozenset[str] = frozenset()
+        """What is damaged, and was said."""
+        self._names = map("model-{}".format, itertools.count())
 
     @property
     def moves(self) -> bool:
@@ -35,30 +39,36 @@ class ServedCheckpoint:
         if self._best:
             return load_best(self._storage)
         found, damages = newest_intact(self._storage)
-        for damage in damages:
-            print(f"warning: {damage}", file=sys.stderr, flush=True)
+        words = list(dict.fromkeys(map(str, damages)))
+        for damage in words:
+            if damage not in self._told:
+                print(f"warning: {damage}", file=sys.stderr, flush=True)
+        self._told = frozenset(words)
         if found is None:
             raise CheckpointError(f"{self._run.path}: holds no committed checkpoint that is intact.")
         return found
 
-    def news(self, step: int) -> Manifest | None:
-        """Another one than that of this step, if there is. Raises CheckpointError."""
-        if not self._best:
-            steps = [each for each in commits(self._storage) if each not in self._refused]
-            if not steps or steps[-1] == step:
-                return None
+    def news(self, served: Manifest) -> Manifest | None:
+        """Another one than this, if there is: also of this step, where another run is in the place of the
+        one before. Raises CheckpointError."""
         found = self.now()
-        return found if found.step not in {step, *self._refused} else None
+        if found in (served, *self._refused):
+            return None
+        if (args := found.work.get("args")) != (before := served.work.get("args")):
+            raise CheckpointError(
+                f"{self._run.path}: is another run now, whose program has the arguments {args}, and not "
+                f"{before}; to have that one served, begin serve-model anew."
+            )
+        return found
 
-    def refuse(self, step: int) -> None:
+    def refuse(self, manifest: Manifest) -> None:
         """This one cannot be served."""
-        self._refused.add(step)
+        self._refused.append(manifest)
 
     def unpacked(self, manifest: Manifest, folder: Path) -> ModelWeights:
-        """It has its name only when it is whole."""
-        whole, partial = folder / f"step-{manifest.step}", folder / "partial"
-        for left in (whole, partial):
-            shutil.rmtree(left, ignore_errors=True)
+        """It has its name, which no other one ever has, only when it is whole."""
+        whole, partial = folder / next(self._names), folder / "partial"
+        shutil.rmtree(partial, ignore_errors=True)
         unpack(self._storage, manifest, partial)
         partial.rename(whole)
         return ModelWeights(whole, manifest.step)
@@ -66,27 +76,29 @@ class ServedCheckpoint:
 
 async def follow(
     choice: ServedCheckpoint,
+    served: Manifest,
     first: ModelWeights,
     every_s: float,
     replace: Callable[[ModelWeights], Awaitable[None]],
     told: Callable[[bool], None],
 ) -> None:
-    """Has another model take its place whenever there is one. told: called with whether that went well.
+    """Has another model take the place of this one whenever there is one.
 
-    What cannot be loaded is not tried again, what cannot be fetched is; what is served goes on.
+    served: what ``first`` was unpacked from. told: called with whether that went well. What cannot be loaded
+    is not tried again, what cannot be fetched is; what is served goes on.
     """
     now, trouble = first, ""
     while True:
         await asyncio.sleep(every_s)
-        weights = None
+        wanted = weights = None
         try:
-            if (wanted := await asyncio.to_thread(choice.news, now.step)) is None:
+            if (wanted := await asyncio.to_thread(choice.news, served)) is None:
                 continue
             weights = await asyncio.to_thread(choice.unpacked, wanted, first.folder.parent)
             await replace(weights)
         except (ElasticFlowError, OSError) as error:
-            if weights:
-                choice.refuse(weights.step)
+            if wanted and weights:
+                choice.refuse(wanted)
                 shutil.rmtree(weights.folder, ignore_errors=True)
                 told(False)
             if str(error) != trouble:
@@ -96,5 +108,5 @@ async def follow(
             continue
         print(f"serving step {weights.step} in the place of {now.step}", flush=True)
         shutil.rmtree(now.folder, ignore_errors=True)
-        now, trouble = weights, ""
+        now, served, trouble = weights, wanted, ""
         told(True)

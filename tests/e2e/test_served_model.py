@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import threading
@@ -220,6 +222,18 @@ def test_other_refusals(server: ModelServer) -> None:
     server.refused(422, "a record that I do not like", some(330, 340))
     assert server.ask("/predict", None)[0] == 405 and server.ask("/nowhere", None)[0] == 404
     assert "record 3 (of the data)" in json.loads(server.ask("/predict", some(330, 340))[1])["error"]
+
+
+def test_who_asks_letter_by_letter_keeps_nobody_out(server: ModelServer) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    address = host, int(port)
+    connect = socket.create_connection
+    with connect(address, PATIENCE_S) as silent, connect(address, PATIENCE_S) as slow:
+        slow.sendall(b"POST /predict HTTP/1.1\r\nHost: some")
+        for each in (silent, slow):
+            with contextlib.suppress(ConnectionResetError):
+                assert each.recv(1) == b"", "it is hung up"
+    assert server.get("/health")["waiting"] == 0
 
 
 def test_a_killed_process_costs_no_request(trained: Path, right: dict[str, Any]) -> None:

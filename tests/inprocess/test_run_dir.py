@@ -39,6 +39,12 @@ def test_the_lock_is_held_as_long_as_one_of_those_forked_lives(tmp_path: Path) -
     other.communicate()
 
 
+def test_a_pipe_in_the_place_of_the_lock_is_nobodys(tmp_path: Path) -> None:
+    """Who opened it as a file would wait for ever, and so would `runs` of a folder with such a run."""
+    os.mkfifo(tmp_path / "lock")
+    assert not RunDir(tmp_path).is_locked()
+
+
 def test_who_may_only_read_a_run_is_told_whether_it_goes_on() -> None:
     """Such as one that is kept, and that nobody is to change any more: status and report read it alone."""
     with tempfile.TemporaryDirectory() as name:

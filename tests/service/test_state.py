@@ -591,3 +591,16 @@ def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"a"', b'"b"', 1))
     with pytest.raises(RunError, match="line 2 is damaged"):
         ServiceJournal(tmp_path, RULES)
+
+
+def test_a_journal_whose_newest_file_is_damaged_at_its_beginning_is_named(tmp_path: Path) -> None:
+    """And not taken for that of a service which died before it had decided anything."""
+    ServiceJournal(tmp_path, RULES).handle([measured("a", 300, BEGIN_S + 200)], BEGIN_S)
+    journal = ServiceJournal(tmp_path, RULES)
+    journal.handle([measured("b", 300, BEGIN_S + 900)], BEGIN_S + 1)
+    whole = journal.path.read_bytes()
+    journal.path.write_bytes(b"#" + whole[1:])
+    with pytest.raises(RunError, match=r"00000002\.jsonl: line 1 is damaged"):
+        ServiceJournal(tmp_path, RULES)
+    journal.path.write_bytes(whole)
+    assert set(ServiceJournal(tmp_path, RULES).state.tickets) == {"a", "b"}
