@@ -141,7 +141,19 @@ def _opened(place: str, version: int | None) -> Iterator[tuple[Any, str]]:
             if isinstance(error, DataError):
                 raise
             wanted = "" if version is None else f", version {version}"
-            raise DataError(f"{what}{wanted}: {error}") from error
+            raise DataError(f"{what}{wanted}: {_cleaned(here, version)}{error}") from error
+
+
+def _cleaned(here: str, version: int | None) -> str:
+    """What to do about a version that the log does not tell of any more; "": it may still do so."""
+    names = [path.name for path in Path(here, LOG).glob("*")]
+    first = min((int(name[:20]) for name in names if name[:20].isdecimal()), default=0)
+    if version is None or first <= version:
+        return ""
+    return (
+        f"its log was cleaned up since, and begins with version {first}: a new run can read that, or a later "
+        "one. Have the table keep its log for as long as runs last (delta.logRetentionDuration). "
+    )
 
 
 def _listing(place: str, version: int, id: str = "") -> Listing:

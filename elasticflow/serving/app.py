@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -20,6 +21,8 @@ from elasticflow.serving.waiting import DeadlyRequestError, FullError
 
 STEP = "X-Model-Step"
 """Header of answers: of which checkpoint they are."""
+GONE = 499
+"""Whoever asked has gone before all of it had come; nobody reads that but in the figures."""
 STATUS = {"": 200, "request": 400, "program": 422}
 """By whose fault it is."""
 
@@ -59,6 +62,8 @@ class ModelApp:
                 answered = JSONResponse({"error": refused.text}, refused.status)
                 if refused.status == 503:
                     answered.headers["Retry-After"] = "1"
+            except ClientDisconnect:
+                answered = Response(status_code=GONE)
             if request.url.path == "/predict":
                 self._counts.answered(answered.status_code, time.monotonic() - begun_s)
             return answered

@@ -126,7 +126,8 @@ async def _serve(serving: ServingSettings, listener: sockets.socket, folder: Pat
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                limit_concurrency=2 * serving.most_waiting,
+                # More connections than requests that may wait: which of these is too many is known later.
+                limit_concurrency=serving.most_waiting + max(serving.most_waiting, 64),
                 timeout_graceful_shutdown=DRAIN_S,
                 ssl_certfile=serving.certificate or None,
                 ssl_keyfile=serving.key or None,

@@ -152,6 +152,18 @@ def test_files_that_were_vacuumed(delta: str) -> None:
         Delta(delta, version=1)
 
 
+def test_a_log_that_was_cleaned_up(delta: str) -> None:
+    """As writers do with what is older than ``delta.logRetentionDuration``."""
+    table = deltalake.DeltaTable(delta)
+    newest = table.version()
+    table.create_checkpoint()
+    for version in range(newest):
+        (Path(delta) / "_delta_log" / f"{version:020}.json").unlink()
+    assert opened(Delta, delta).num_rows
+    with pytest.raises(DataError, match=rf"version 1: its log was cleaned up .*begins with version {newest}"):
+        Delta(delta, version=1)
+
+
 def test_columns_that_came_later_and_have_a_larger_type(tmp_path: Path) -> None:
     place = str(tmp_path / "t")
     deltalake.write_deltalake(place, pa.table({"id": pa.array([1, 2], pa.int64())}))

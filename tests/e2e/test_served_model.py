@@ -236,6 +236,14 @@ def test_who_asks_letter_by_letter_keeps_nobody_out(server: ModelServer) -> None
     assert server.get("/health")["waiting"] == 0
 
 
+def test_who_goes_in_the_middle_of_a_question_is_no_error(server: ModelServer) -> None:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as gone:
+        gone.sendall(b"POST /predict HTTP/1.1\r\nHost: some\r\nContent-Length: 100\r\n\r\n{")
+    server.until(lambda: "elasticflow_model_requests_total 499" in server.figures())
+    assert "Traceback" not in "".join(server.said)
+
+
 def test_a_killed_process_costs_no_request(trained: Path, right: dict[str, Any]) -> None:
     with ModelServer(trained, "--workers", 1) as server:
         gate = Gate(server.environment, "record 5")
