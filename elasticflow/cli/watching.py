@@ -105,8 +105,14 @@ def show_end(run: RunDir, report: Report) -> None:
         print(f"checkpoint: {run.checkpoint_place}/{checkpoint.folder_of(step)}")
         print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
     if isinstance(run.path, Path):
-        for name, problem in TrackDir(run.path / "tracks").read_problems().items():
+        tracks = TrackDir(run.path / "tracks")
+        for name, problem in tracks.read_problems().items():
             print(f"tracker {name}: {problem}")
+        if tracks.is_held():
+            print(
+                "curves: are still being drawn; what is wrong will be said in "
+                f"{run.logs / 'tracking.log'}, and 'elasticflow track {run.path}' draws what lacks then"
+            )
     if began:
         print(f"more: elasticflow report {run.path}")
     if report.state not in FAILURES:

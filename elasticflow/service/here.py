@@ -86,6 +86,7 @@ class FollowerHere(Follower):
         self._try()
         command = [sys.executable, "-m", "elasticflow.master", str(self.run.path), "--resume", "--lock-fd"]
         try:
+            self.run.config()  # raises: whoever takes the lock makes the folder of one that was removed anew
             lock = self.run.hold()  # until the master has it: nobody is told meanwhile that the run is over
             with os.fdopen(lock, "wb"):
                 self._make_ready()

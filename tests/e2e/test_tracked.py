@@ -139,6 +139,7 @@ def test_one_that_hangs_is_not_waited_for_and_changes_no_bit(
     digest = alone.digest()
     fake("wandb", "import threading\nthreading.Event().wait()\n")
     run = start("small_torch.py", *OPTIONS, "--track", "wandb,csv")
+    assert "curves: are still being drawn" in run.finish()
     assert run.digest() == digest
     assert TrackDir(run.path / "tracks").is_held()  # it hangs still, and the command has ended
     assert len(marked(run.environment)) == 1
