@@ -6,14 +6,20 @@ import asyncio
 import itertools
 import shutil
 import sys
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar, cast
 
 from elasticflow.checkpoint import Manifest, load_best, load_manifest, newest_intact
 from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.errors import CheckpointError, ElasticFlowError
 from elasticflow.run.folder import RunDir
 from elasticflow.serving.model_process import ModelWeights
+
+T = TypeVar("T")
 
 
 class ServedCheckpoint:
@@ -74,6 +80,33 @@ class ServedCheckpoint:
         return ModelWeights(whole, manifest.step)
 
 
+async def aside(act: Callable[[], T]) -> T:
+    """What that makes, or raises, in a thread of its own: nobody who ends waits for a storage that hangs, as
+    asyncio does for its own threads."""
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if made.done():
+            return
+        if error is not None:
+            made.set_exception(error)
+        else:
+            made.set_result(cast(T, result))
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = act()
+        except BaseException as raised:  # noqa: BLE001  (who waits for it has it)
+            error = raised
+        with suppress(RuntimeError):  # the loop is over
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=work, name="checkpoints", daemon=True).start()
+    return await made
+
+
 async def follow(
     choice: ServedCheckpoint,
     served: Manifest,
@@ -92,9 +125,9 @@ async def follow(
         await asyncio.sleep(every_s)
         wanted = weights = None
         try:
-            if (wanted := await asyncio.to_thread(choice.news, served)) is None:
+            if (wanted := await aside(partial(choice.news, served))) is None:
                 continue
-            weights = await asyncio.to_thread(choice.unpacked, wanted, first.folder.parent)
+            weights = await aside(partial(choice.unpacked, wanted, first.folder.parent))
             await replace(weights)
         except (ElasticFlowError, OSError) as error:
             if wanted and weights:

@@ -1,6 +1,8 @@
 """Which checkpoint of a run is served, and when another one is better."""
 
+import asyncio
 import shutil
+import threading
 
 import pytest
 
@@ -9,7 +11,7 @@ from elasticflow.checkpoint.names import MANIFEST
 from elasticflow.errors import CheckpointError
 from elasticflow.run import config
 from elasticflow.run.folder import RunDir
-from elasticflow.serving.reloading import ServedCheckpoint
+from elasticflow.serving.reloading import ServedCheckpoint, aside
 from tests.checkpoint.saving import make_manifest, make_model, save, write_parts
 
 
@@ -71,3 +73,20 @@ def test_damage_is_said_once(run, capsys):
     assert served.step == 100
     assert [choice.news(served) for _ in range(3)] == [None] * 3
     assert capsys.readouterr().err.count("step-0000000200") == 1
+
+
+def test_who_ends_does_not_wait_for_a_storage_that_hangs():
+    hangs = threading.Event()
+
+    async def end() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(aside(hangs.wait), 0.01)
+
+    asyncio.run(end())  # which waits for the threads of asyncio.to_thread
+    hangs.set()
+
+
+def test_what_is_made_aside_is_told_and_what_is_raised_is_raised(run):
+    assert asyncio.run(aside(lambda: 7)) == 7
+    with pytest.raises(CheckpointError, match="no committed checkpoint"):
+        asyncio.run(aside(ServedCheckpoint(run, None, best=False).now))
