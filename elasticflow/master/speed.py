@@ -6,6 +6,8 @@ from collections import deque
 
 RATE_WINDOW_S = 5.0
 """The speed is that of steps of so long: of fewer it would jump, of more it would say what was."""
+TOGETHER_S = 0.1
+"""A master that follows another hears at once what was told meanwhile; of that the last counts."""
 
 
 class StepSpeed:
@@ -14,9 +16,15 @@ class StepSpeed:
     def __init__(self) -> None:
         self._steps: deque[tuple[float, int]] = deque()
         """(time, steps done) since the number of workers, or what they had done, changed last."""
+        self._first_s = 0.0
+        """When something was heard first, or first again."""
 
     def add(self, now_s: float, steps: int) -> None:
         """So many steps are done now."""
+        if not self._steps:
+            self._first_s = now_s
+        elif len(self._steps) == 1 and now_s < self._first_s + TOGETHER_S:
+            self._steps.clear()
         self._steps.append((now_s, steps))
         while self._steps[0][0] < now_s - RATE_WINDOW_S and len(self._steps) > 2:
             self._steps.popleft()
