@@ -1267,17 +1267,20 @@ def test_a_standby_that_has_its_place_is_waited_for() -> None:
     assert [server.name for server in assigned(run.join("server-1")).servers] == ["server-0", "server-1"]
 
 
-def test_the_next_master_goes_on_without_a_standby_as_well() -> None:
+@pytest.mark.parametrize("gone", [(), ("server-1",)], ids=["it waits", "nobody knows of it"])
+def test_the_next_master_goes_on_without_a_standby_as_well(gone: tuple[str, ...]) -> None:
     run = Run(snapshot_s=1.0)
     run.join("server-0"), run.join("worker-1")
     run.pass_time(HOMELESS_S)
     run.tell(Ready(name="server-0", generation=1)), run.tell(Ready(name="worker-1", generation=1))
-    after, actions = adopted(run, "server-1")
+    after, actions = adopted(run, *gone)
     assert not only(ac.HaltAction, actions)
     told = assigned(after.tell(Heartbeat(name="worker-1", tick=0, generation=0)))
     assert [server.name for server in told.servers] == ["server-0"]
     after.tell(ev.PlacedEvent("server-1"))
     after.join("server-1")
+    if not gone:
+        assert offer(after, "server-1") == [], "it was halted: it might have held something"
     assert names(ac.PauseAction, after.tell(ev.ClockEvent())) == ["server-0"]
     told = after.tell(Paused(name="server-0", generation=1, version=0))
     assert names(ac.HaltAction, told) == ["server-0", "server-1"]

@@ -98,7 +98,9 @@ def _standby_has_come(run: Facts) -> bool:
     ends = run.state is not RunState.RUNNING or run.conclusion.last_made or run.commits.final_under_way
     if ends or run.row.phase is not Phase.SERVING or (run.spec and run.spec.tables):
         return False
-    return any(is_missing(run, server) for server in run.of("server", MemberState.LOADING))
+    # One that a new master heard of first was halted, as if it might hold chunks.
+    there = run.of("server", MemberState.LOADING, MemberState.HALTED)
+    return any(is_missing(run, server) for server in there)
 
 
 def may_begin_with(run: Facts, version: int) -> bool:
