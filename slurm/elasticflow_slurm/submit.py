@@ -160,8 +160,9 @@ def _check_nodes(client: SlurmClient, place: PlaceConfig, components: Sequence[M
         return
     names = {node.name for node in _nodes_of(client, place)}
     if place.reservation:
-        kept = [each.nodes for each in client.reservations() if each.name == place.reservation]
-        names &= {name for nodes in kept for name in nodes} if kept else names
+        own = [each for each in client.reservations() if each.name == place.reservation]
+        if own and "FLEX" not in own[0].flags:  # which lets jobs have nodes outside of it, too
+            names &= set(own[0].nodes)
     if 0 < len(names) < needed:
         raise ConfigError(
             f"slurm.leader: {place} has {', '.join(sorted(names))} alone, and the leader needs {needed} "

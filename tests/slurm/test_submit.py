@@ -239,5 +239,7 @@ def test_a_leader_whose_components_would_never_have_nodes_of_their_own_is_refuse
     with pytest.raises(ConfigError, match=r"slurm.leader: .* alone, and the leader needs [23] nodes"):
         submitting.submit(Config(**chosen, run_dir=str(tmp_path / "other")), resume=False)
     client.nodes_known += [SlurmNode(name=name, partition="cpu", state="down*") for name in ("c8", "c9")]
-    client.reserved = []
+    (reserved,), client.reserved = client.reserved, []
     assert submitting.submit(Config(**chosen, run_dir=str(tmp_path / "third")), resume=False)[0] == 1
+    client.reserved = [msgspec.structs.replace(reserved, flags=frozenset({"FLEX"}))]
+    assert submitting.submit(Config(**chosen, run_dir=str(tmp_path / "fourth")), resume=False)[0] == 2
