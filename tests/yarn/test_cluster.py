@@ -199,6 +199,11 @@ def test_what_a_queue_lets_one_user_have_is_why_a_run_stays_small() -> None:
     both = {**LIMITED["users"]["user"], "resources": {"resourceUsagesByPartition": [labelled, used]}}
     (queue,) = read_queues({"scheduler": {"schedulerInfo": {**LIMITED, "users": {"user": [both]}}}})
     assert queue.users[0].used == Resources(4096, 8, 1)
+    by_memory = {"memory": 8192, "vCores": 1}  # of the DefaultResourceCalculator: one vcore of any limit
+    both = {**LIMITED["users"]["user"], "userResourceLimit": by_memory}
+    (queue,) = read_queues({"scheduler": {"schedulerInfo": {**LIMITED, "users": {"user": [both]}}}})
+    assert queue.users[0].may_have(Resources(3072, 4)) and not queue.users[0].may_have(Resources(3073, 1))
+    assert str(queue.users[0].most) == "8 GiB"
     other = seen(LIMITED, "bob", "shared")
     assert other.fullness().startswith("queue shared uses 2 of 6 GPUs, ")
 

@@ -56,10 +56,13 @@ class QueueUser(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     used: Resources
     most: Resources | None
-    """None: that is not told."""
+    """No vcores: memory alone is counted. None: that is not told."""
 
     def may_have(self, more: Resources) -> bool:
-        return self.most is None or self.used.plus(more).fits(self.most)
+        if self.most is None:
+            return True
+        wanted = self.used.plus(more)
+        return wanted.fits(self.most) if self.most.vcores else wanted.memory_mb <= self.most.memory_mb
 
 
 class YarnQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -461,8 +464,11 @@ def _user(found: Mapping[str, Any]) -> QueueUser:
     """On nodes without labels, to which the limit applies."""
     usages = listed(found.get("resources"), "resourceUsagesByPartition")
     unlabelled = [each.get("used") for each in usages if not each.get("partitionName")]
-    used, most = next(iter(unlabelled), found.get("resourcesUsed")), found.get("userResourceLimit")
-    return QueueUser(name=found["username"], used=_resources(used), most=_resources(most) if most else None)
+    used = _resources(next(iter(unlabelled), found.get("resourcesUsed")))
+    most = _resources(limit) if (limit := found.get("userResourceLimit")) else None
+    if most is not None and most.vcores <= 1:  # so the DefaultResourceCalculator tells of any limit
+        most = Resources(most.memory_mb)
+    return QueueUser(name=found["username"], used=used, most=most)
 
 
 def _fair_queues(found: Mapping[str, Any]) -> Iterator[YarnQueue]:
