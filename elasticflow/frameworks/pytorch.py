@@ -181,7 +181,7 @@ class TorchReplica(Replica):
         self.lookups: TorchLookups = lookups
         lookups.where = device.where
         self._called = _Called(program, values, metrics, metric_arguments, device)
-        self.also, self.passing = tuple(found.also), tuple(sorted(found.passing))
+        self.also, self.passing = tuple(found.also.items()), tuple(sorted(found.passing))
         names = {id(t): e.name for t, e in zip(found.tensors, found.entries, strict=True)}
         more: list[Entry] = []
         if looping:
@@ -455,8 +455,9 @@ class TorchReplica(Replica):
         found: list[torch.Tensor | None] = [None] * len(self._hooks.leaves)
         for number, gradient in zip(numbers, both, strict=False):
             found[number] = gradient if gradient is None else dense(gradient)
-            if gradient is None and self._hooks.reliable is None:
-                check_recomputed(cost, self._hooks.names[number])
+        unused = next((self._hooks.names[number] for number in numbers if found[number] is None), "")
+        if unused and self._hooks.reliable is None:
+            check_recomputed(cost, unused)
         return found, list(both[len(numbers) :])
 
     def _captured(self, batch: Mapping[str, torch.Tensor], weight: torch.Tensor | float) -> Computed:

@@ -70,7 +70,7 @@ class TorchFound:
         self.tensors: list[torch.Tensor] = []
         self.setters: list[Callable[[torch.Tensor], None]] = []
         self.frozen: dict[str, torch.Tensor] = {}
-        self.also: list[tuple[str, str]] = []
+        self.also: dict[str, str] = {}
         self.passing: set[str] = set()
         self._seen: dict[int, str] = {}
 
@@ -85,7 +85,7 @@ class TorchFound:
     ) -> None:
         """buffer: if it is not trained, it may change nevertheless."""
         if id(tensor) in self._seen:
-            self.also.append((name, self._seen[id(tensor)]))
+            self.also[name] = self._seen[id(tensor)]
             return
         self._seen[id(tensor)] = name
         if is_lazy(tensor):
@@ -105,6 +105,20 @@ class TorchFound:
         self.entries.append(Entry(name, tuple(tensor.shape), dtype, rule))
         self.tensors.append(tensor)
         self.setters.append(setter)
+
+    def add_names(self, path: str, module: torch.nn.Module, within: tuple[torch.nn.Module, ...] = ()) -> None:
+        """All that a state dict has of a module, whose tensors are found, and of those in it.
+
+        within: the modules that it is in; one that is in itself has no state dict.
+        """
+        for name, tensor in (module._parameters | module._buffers).items():
+            first = self._seen.get(id(tensor), "")
+            if first and first != f"{path}.{name}":
+                self.also[f"{path}.{name}"] = first
+        self.passing |= {f"{path}.{name}" for name in module._non_persistent_buffers_set}
+        for name, part in module._modules.items():
+            if part is not None and part is not module and part not in within:
+                self.add_names(f"{path}.{name}", part, (*within, module))
 
     def check_apart(self) -> None:
         """Raises ProgramError if a parameter that is trained has elements in common with another tensor.
@@ -153,14 +167,12 @@ def find(values: Mapping[str, Any], *, needed: bool = True) -> tuple[TorchFound,
             found.add(key, value, value.is_floating_point() and meant, _set_data(value), buffer=meant)
         elif isinstance(value, torch.nn.Module):
             modules.append(value)
-            for name, parameter in value.named_parameters(remove_duplicate=False):
+            for name, parameter in value.named_parameters():
                 trained = parameter.requires_grad and (given is None or id(parameter) in given)
                 found.add(f"{key}.{name}", parameter, trained, _set_data(parameter), buffer=False)
-            for name, buffer in value.named_buffers(remove_duplicate=False):
+            for name, buffer in value.named_buffers():
                 found.add(f"{key}.{name}", buffer, False, _set_data(buffer))
-            for path, module in value.named_modules(remove_duplicate=False):
-                passing = module._non_persistent_buffers_set
-                found.passing |= {".".join(filter(None, (key, path, name))) for name in passing}
+            found.add_names(key, value)
             for path, module in value.named_modules():
                 for name, attribute in vars(module).items():
                     found.add_tables(".".join(filter(None, (key, path, name))), attribute)

@@ -338,6 +338,25 @@ def test_tied_parameters_are_one():
     )
 
 
+class OfItsOwn(nn.Linear):
+    """It names its parameters itself, as modules could before PyTorch had ``remove_duplicate``."""
+
+    def named_parameters(self, prefix="", recurse=True):
+        yield from super().named_parameters(prefix, recurse)
+
+
+def knowing_its_parent():
+    net = nn.Sequential(nn.Linear(8, 4))
+    net[0].parent = net
+    return net
+
+
+@pytest.mark.parametrize("net", [lambda: OfItsOwn(8, 4), knowing_its_parent])
+def test_modules_of_odd_makes_are_taken(net):
+    replica = opened(program(lambda: {"net": net()}, models.net_forward))
+    assert len(replica.layout.of_rule(Rule.UPDATE)) == 2 and not replica.also
+
+
 def transposed():
     first, second = nn.Linear(8, 4), nn.Linear(4, 8)
     second.weight = nn.Parameter(first.weight.t())
