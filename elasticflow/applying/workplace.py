@@ -57,9 +57,7 @@ class Workplace:
 
     def __exit__(self, *exception: object) -> None:
         with contextlib.suppress(OSError):
-            if not any(
-                self.parts.iterdir()
-            ):  # as of data that are not there: nothing is for the next command
+            if not any(self.parts.iterdir()):  # nothing is for the next command
                 shutil.rmtree(self.path)
         os.close(self._lock)
 

@@ -173,13 +173,13 @@ class FaultAction:
 class RegroupedAction:
     """All servers can go on after a loss: from version ``start``, where they had come to ``reached``.
 
-    source: ``memory``, ``storage`` or ``beginning``. moved: places have, and nobody need have been lost.
+    source: ``memory``, ``storage`` or ``beginning``. why: what else than a loss it is for; "": nothing.
     """
 
     reached: int
     start: int
     source: str
-    moved: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True)

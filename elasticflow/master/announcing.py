@@ -60,10 +60,10 @@ class Announcing:
     def regrouped(self, action: RegroupedAction, facts: Facts) -> None:
         """The servers go on."""
         now_s = time.monotonic()
-        self._story.regrouped(action.reached, action.start, action.source, now_s, moved=action.moved)
+        self._story.regrouped(action.reached, action.start, action.source, now_s, moved=bool(action.why))
         assert facts.schedule
         back, step = (facts.schedule.steps_before(v) for v in (action.reached, action.start))
-        who = "places have moved, and the servers" if action.moved else "the servers"
+        who = f"{action.why}, and the servers" if action.why else "the servers"
         text = f"{who} go on from step {step}, {SOURCES[action.source]}"
         self.note("info", f"{text}: {back - step} steps back" if back > step else f"{text}: no step is lost")
 

@@ -135,7 +135,7 @@ class Faults(msgspec.Struct, kw_only=True):
     ) -> None:
         """The servers go on from version ``start``; ``steps`` of those up to ``reached`` are lost.
 
-        moved: since places have: without a loss, that is no fault.
+        moved: since places have, or one that stands by has come: without a loss, that is no fault.
         """
         waiting = [fault for fault in self.open("server") if fault.start is None]
         if (

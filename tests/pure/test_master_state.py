@@ -1249,14 +1249,18 @@ def test_a_run_goes_on_without_a_standby_for_which_there_is_no_place() -> None:
     halted = names(ac.HaltAction, run.tell(Paused(name="server-0", generation=1, version=4)))
     assert halted == ["server-0", "server-2"], "it is taken in"
     offer(run, "server-2")
-    assignment = assigned(offer(run, "server-0", (0, 4)))
+    actions = offer(run, "server-0", (0, 4))
+    assert only(ac.RegroupedAction, actions)[0].why == "a standby has come", "which is no fault"
+    assignment = assigned(actions)
     assert [server.name for server in assignment.servers] == ["server-0", "server-2"]
     assert assignment.start_tick == 4 and assignment.in_memory
     run.tell(Ready(name="server-0", generation=2))
     run.tell(Ready(name="server-2", generation=2))
     assert names(ac.HaltAction, run.exited("server-2")) == ["server-0"], "lost again"
     assert offer(run, "server-0", (0, 5)) == []
-    assert [server.name for server in assigned(run.pass_time(HOMELESS_S)).servers] == ["server-0"]
+    actions = run.pass_time(HOMELESS_S)
+    assert [server.name for server in assigned(actions).servers] == ["server-0"]
+    assert only(ac.RegroupedAction, actions) == [ac.RegroupedAction(4, 5, "memory")]
 
 
 def test_a_standby_that_has_its_place_is_waited_for() -> None:

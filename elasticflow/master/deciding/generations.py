@@ -103,6 +103,14 @@ def _standby_has_come(run: Facts) -> bool:
     return any(is_missing(run, server) for server in there)
 
 
+def _is_for_standby(run: Facts) -> bool:
+    """Whether the servers that hold chunks are those of before, and one that stands by is new."""
+    row = [run.members[name] for name in run.row.names]
+    stands_by = [each for each in row if _stands_by(run, each)]
+    come = [each for each in stands_by if each.state is not MemberState.STARTING and not each.was_ready]
+    return bool(come) and all(each.was_ready for each in row if each not in stands_by)
+
+
 def may_begin_with(run: Facts, version: int) -> bool:
     """Whether servers may go on from a version that they have in memory.
 
@@ -176,8 +184,8 @@ def go_back_to(run: Facts, start: Start, now_s: float) -> list[Action]:
     run.standings.go_back_to(start.tick)
     run.quarantine.clear()
     run.commits.troubles.clear()
-    moved = bool(run.row.leaving)
-    return [RegroupedAction(reached, start.tick, start.source, moved), *staffing.size(run, now_s)]
+    why = "places have moved" if run.row.leaving else "a standby has come" if _is_for_standby(run) else ""
+    return [RegroupedAction(reached, start.tick, start.source, why), *staffing.size(run, now_s)]
 
 
 def serve(run: Facts, now_s: float) -> list[Action]:
