@@ -17,14 +17,19 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import msgspec
 
+from elasticflow.applying.progress import DeadlyPartError
 from elasticflow.applying.target import Target, target_of
-from elasticflow.errors import RunError
+from elasticflow.errors import CheckpointError, ConfigError, DataError, ProgramError, RunError
 from elasticflow.process.locked_files import hold
 from elasticflow.run.folder import replace
+
+REFUSED = (ConfigError, ProgramError, DataError, CheckpointError)
+"""Of processes that have died what they have said stays."""
 
 
 class Workplace:
@@ -55,9 +60,12 @@ class Workplace:
                 folder.mkdir(exist_ok=True)
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with contextlib.suppress(OSError):
-            if not any(self.parts.iterdir()):  # nothing is for the next command
+            is_refused = isinstance(error, REFUSED) and not isinstance(error, DeadlyPartError)
+            if is_refused and not any(self.parts.iterdir()):  # nothing is for the next command
                 shutil.rmtree(self.path)
         os.close(self._lock)
 

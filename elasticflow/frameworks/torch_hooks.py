@@ -11,7 +11,7 @@ from elasticflow.frameworks.base import CostError
 
 RECOMPUTED = (
     "{name}: gets no gradient, and forward() calls torch.utils.checkpoint with use_reentrant=True, which "
-    "hides the parameters in it: say use_reentrant=False."
+    "may hide those in it from PyTorch: say use_reentrant=False."
 )
 
 

@@ -289,7 +289,7 @@ def lose_server(run: Facts, server: Member, why: str, now_s: float, taken: bool 
         server.state, server.since_s = MemberState.LOST, now_s
         return gone
     del run.members[server.name]
-    if not server.was_ready and not taken:
+    if not server.was_ready and not taken and not missing:
         if run.failures.die_early():
             text = f"{run.failures.early} processes in a row died before they were ready"
             return gone + ending.end(run, RunState.FAILED, f"{text}; the last, {server.name}, {why}")
