@@ -137,6 +137,7 @@ def _check_here(chosen: config.Config, tell: Callable[[str], None]) -> Checked:
     """What is found; each line of it is told as soon as it is."""
     from elasticflow.worker.loaded import Loaded
     from elasticflow.worker.slicing import advice, costs_of
+    from elasticflow.worker.summed import looks_summed
 
     loaded = Loaded(_settings_of(chosen))
     spec = loaded.rehearse()
@@ -160,7 +161,7 @@ def _check_here(chosen: config.Config, tell: Callable[[str], None]) -> Checked:
     if checked.records_left_out:
         of_all = f"{checked.records_left_out:,} of {loaded.schedule.num_records:,}"
         tell(f"drop_last leaves out: {of_all} records of each epoch")
-    if summed := loaded.looks_summed():
+    if summed := looks_summed(loaded):
         checked.warnings.append(summed)
     if not chosen.asynchronous:
         costs = costs_of(loaded, chosen.batch_size)

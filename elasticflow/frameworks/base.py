@@ -134,10 +134,15 @@ class Replica(ABC):
         """What ``forward`` gets under this name."""
         return {}
 
-    also: tuple[tuple[str, str], ...] = ()
-    """Further names of tensors in a state dict of PyTorch's, where layers are tied; each with the entry's."""
-    passing: tuple[str, ...] = ()
-    """Names of buffers that such a state dict leaves out (``persistent=False``)."""
+    @property
+    def also(self) -> tuple[tuple[str, str], ...]:
+        """Further names that tensors have in PyTorch's state dicts, each with the one that it has here."""
+        return ()
+
+    @property
+    def passing(self) -> tuple[str, ...]:
+        """Names of buffers that such a state dict leaves out (``persistent=False``)."""
+        return ()
 
     def frozen(self) -> dict[str, Array]:
         """Parameters that are not trained, by name: no part of ``layout``. Not to be written to."""

@@ -181,7 +181,6 @@ class TorchReplica(Replica):
         self.lookups: TorchLookups = lookups
         lookups.where = device.where
         self._called = _Called(program, values, metrics, metric_arguments, device)
-        self.also, self.passing = tuple(found.also.items()), tuple(sorted(found.passing))
         names = {id(t): e.name for t, e in zip(found.tensors, found.entries, strict=True)}
         more: list[Entry] = []
         if looping:
@@ -214,7 +213,8 @@ class TorchReplica(Replica):
         ]
         means, counters = (of_rule(layout, self._groups, rule) for rule in (Rule.MEAN, Rule.FIRST))
         buffers = ModelBuffers(means, counters, modules, device)
-        self._rest = ModelRest(buffers, TrainingModes(modules), frozen)
+        also, passing = tuple(found.also.items()), tuple(sorted(found.passing))
+        self._rest = ModelRest(buffers, TrainingModes(modules), frozen, also, passing)
         self._hooks = GradientHooks(leaves, [entry.name for entry in layout.of_rule(Rule.UPDATE)])
         self._twins = Twins(device, layout)
         may = graphs and isinstance(device, Cuda) and not self.tables
@@ -266,6 +266,14 @@ class TorchReplica(Replica):
 
     def rehearsed(self) -> None:
         self._called.making.rehearsed()
+
+    @property
+    def also(self) -> tuple[tuple[str, str], ...]:
+        return self._rest.also
+
+    @property
+    def passing(self) -> tuple[str, ...]:
+        return self._rest.passing
 
     def frozen(self) -> dict[str, Array]:
         return self._rest.frozen.values()

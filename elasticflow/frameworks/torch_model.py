@@ -44,7 +44,7 @@ def _dtype(tensor: torch.Tensor, name: str) -> str:
         raise ProgramError(f"{name}: tensors of {tensor.dtype} cannot be kept.") from error
 
 
-class _Place:
+class _Elements:
     """Where a tensor's elements lie, for NumPy, on any device and of any type: nothing of them is read."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -130,7 +130,7 @@ class TorchFound:
         for name, tensor in (dict(zip(rules, self.tensors, strict=True)) | self.frozen).items():
             if tensor.numel():
                 places = by_memory.setdefault(tensor.untyped_storage().data_ptr(), {})
-                places[name] = np.asarray(_Place(tensor))
+                places[name] = np.asarray(_Elements(tensor))
         for places in by_memory.values():
             for one, other in combinations(places, 2):
                 is_trained = Rule.UPDATE in (rules.get(one), rules.get(other))
@@ -302,8 +302,10 @@ class ModelBuffers:
 
 
 class ModelRest(NamedTuple):
-    """What of a model no gradient changes."""
+    """What of a model no gradient changes. also, passing: see ``Replica``."""
 
     buffers: ModelBuffers
     modes: TrainingModes
     frozen: FrozenTensors
+    also: tuple[tuple[str, str], ...]
+    passing: tuple[str, ...]

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import shutil
 import sys
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,7 @@ from typing import TypeVar, cast
 from elasticflow.checkpoint import Manifest, load_best, load_manifest, newest_intact
 from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.errors import CheckpointError, ElasticFlowError
+from elasticflow.process.guard import guarded_thread
 from elasticflow.run.folder import RunDir
 from elasticflow.serving.model_process import ModelWeights
 
@@ -103,7 +103,7 @@ async def aside(act: Callable[[], T]) -> T:
         with suppress(RuntimeError):  # the loop is over
             loop.call_soon_threadsafe(tell, result, error)
 
-    threading.Thread(target=work, name="checkpoints", daemon=True).start()
+    guarded_thread(work, "checkpoints").start()
     return await made
 
 

@@ -64,13 +64,6 @@ _UNUSED = (
     "whose gradient is zero, so momentum and weight decay change them: freeze what is to stay as it is"
 )
 
-TIMES, SUMMED_WITHIN = 8, 0.1
-"""Records are given so many times over, and a cost that is so nearly as many times as large is a sum."""
-_SUMMED = (
-    "forward() seems to return a sum over its records: the same ones {0} times over cost {0} times as much. "
-    "It is to be their mean: what a sum trains follows from how many records a slice has"
-)
-
 
 class Loaded:
     """The user's program, ready to compute, before anything is known of the run.
@@ -249,26 +242,6 @@ class Loaded:
                 f"{path}: on {count} record{'s' * (count != 1)} at once, as {shape.where} has them, the "
                 f"program raised {describe(error, path)}. {advice}."
             ) from error
-
-    def looks_summed(self) -> str:
-        """A warning, if the same records given several times over cost as many times as much; "" if not.
-
-        As many records as a slice has are computed; where that cannot be, nothing is said.
-        """
-        if self.program.encode is not None or self.program.loop is not None:
-            return ""
-        batches, work = self.batches(self.schedule), self.schedule.at(0)
-        rows, out = batches.rows(work, 0), Vector(self.replica.layout)
-        some, costs = rows[: max(2, len(rows) // TIMES)], list[float]()
-        try:
-            for times in (1, TIMES):
-                self.replica.compute(batches.of_rows(Kind.TRAIN, np.tile(some, times)), 0, 1.0, out)
-                costs.append(float(out.groups[-1][0]))
-        except Exception:  # noqa: BLE001  (a source that gives no record twice, say)
-            return ""
-        if not costs[0] or abs(costs[1] / costs[0] / TIMES - 1) > SUMMED_WITHIN:
-            return ""
-        return _SUMMED.format(TIMES)
 
     def rehearse(self) -> Spec:
         """Computes one slice, and tells what there is to know of the program.

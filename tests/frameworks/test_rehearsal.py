@@ -12,6 +12,7 @@ from elasticflow.errors import ProgramError  # noqa: E402
 from elasticflow.run import config  # noqa: E402
 from elasticflow.run.settings import MemberSettings  # noqa: E402
 from elasticflow.worker.loaded import Loaded  # noqa: E402
+from elasticflow.worker.summed import looks_summed  # noqa: E402
 from elasticflow.worker.whose_fault import OutsideError  # noqa: E402
 
 PROGRAM = """
@@ -168,4 +169,4 @@ def test_what_a_loop_pushes_in_a_later_round_is_not_said_to_get_no_gradient(tmp_
 def test_a_sum_is_told_from_a_mean(tmp_path: Path, cost: str, told: bool) -> None:
     found = loaded(tmp_path, reduction=cost)
     found.rehearse()
-    assert ("a sum over its records" in found.looks_summed()) == told
+    assert ("a sum over its records" in looks_summed(found)) == told

@@ -97,6 +97,12 @@ class Drawing:
 tracking._started = lambda run: Drawing
 tracking.begin_tracking(RunDir("/nowhere"), Config(track=["csv"]))
 """
+CHECKPOINTS = """
+import asyncio
+from elasticflow.serving import reloading
+reloading.suppress = fail
+asyncio.run(reloading.aside(print))
+"""
 PLACES = {
     "master-link": LINK,
     "gate": GATE,
@@ -109,6 +115,7 @@ PLACES = {
     "porter": PORTER,
     "loop": LOOP,
     "tracking": TRACKING,
+    "checkpoints": CHECKPOINTS,
 }
 
 
