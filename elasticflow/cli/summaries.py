@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ from elasticflow.cluster.presence import presence_of
 from elasticflow.errors import CheckpointError, ElasticFlowError, NoRunError, RunError, UnknownError
 from elasticflow.process.retry import is_away
 from elasticflow.process.texts import harmless
-from elasticflow.run.folder import ENDED, RunDir
+from elasticflow.run.folder import ENDED, PastAttempt, RunDir
 from elasticflow.run.telling import Past, Status, ToldBest, Untold
 
 ANSWER_S = 3.0
@@ -147,9 +147,15 @@ def _of(run: RunDir, told: Past) -> RunSummary:
         faults=told.num_faults,
         loss=told.loss,
         best=told.best,
-        evaluation=told.evaluation,
+        evaluation=told.evaluation or _before(attempts, told.step),
         checkpoint_step=told.checkpoint_step,
     )
+
+
+def _before(attempts: Sequence[PastAttempt], step: int) -> dict[str, Any] | None:
+    """The last evaluation of a run that was resumed, and has made none since; None: it is not there yet."""
+    last = next((each.evaluation for each in reversed(attempts) if each.evaluation), None)
+    return last if last and int(last.get("step", step)) <= step else None
 
 
 def _data_of(manifest: Manifest) -> str:

@@ -87,19 +87,27 @@ class Address(msgspec.Struct, frozen=True):
     pid: int
 
 
-class PastAttempt(msgspec.Struct, frozen=True, order=True):
-    """A run from its beginning, or ``--resume``, to its end, however that was. started_at: since 1970."""
+class PastAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A run from its beginning, or ``--resume``, to its end, however that was. started_at: since 1970.
+
+    evaluation: its last one, if it had any.
+    """
 
     started_at: float
     elapsed_s: float
+    evaluation: dict[str, Any] | None = None
 
 
 class _Told(msgspec.Struct):
-    """Of a report, or of a journal's story, how long it has been."""
+    """Of a report, or of a journal's story, how long it has been, and what was measured last."""
 
     started_at: float
     elapsed_s: float = 0.0
     time_s: float = 0.0
+    evaluation: dict[str, Any] | None = None
+    """A report's."""
+    evaluations: list[dict[str, Any]] | dict[int, dict[str, Any]] = []
+    """A journal's are by tick."""
 
 
 class _Storied(msgspec.Struct):
@@ -111,7 +119,9 @@ def _attempt_of(path: RunPath) -> PastAttempt | None:
         data = read_bounded(path)
         is_journal = path.name == "journal.json"
         told = from_json(data, _Storied).story if is_journal else from_json(data, _Told)
-        return PastAttempt(told.started_at, max(told.elapsed_s, told.time_s))
+        by_tick = told.evaluations if isinstance(told.evaluations, dict) else {}
+        last = by_tick[max(by_tick)] if by_tick else told.evaluation
+        return PastAttempt(told.started_at, max(told.elapsed_s, told.time_s), last)
     return None
 
 
@@ -373,7 +383,8 @@ class RunDir:
         found = [_attempt_of(path) for path in (self.report, self.journal)]
         with contextlib.suppress(RunError):
             known = self.past_attempts()
-            latest = max(filter(None, found), default=None)
+            told = [each for each in found if each]
+            latest = max(told, key=lambda each: (each.started_at, each.elapsed_s), default=None)
             if latest and latest.started_at not in [each.started_at for each in known]:
                 publish(self.attempts, (*known, latest))
 

@@ -63,6 +63,20 @@ def test_a_table_of_all_runs_the_newest_first(tmp_path: Path, capsys: pytest.Cap
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
+def test_a_finished_run_that_is_resumed_keeps_what_it_came_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is nothing left to do, and nothing is evaluated again; nor after fewer steps than before."""
+    ended(tmp_path / "one")
+    run = RunDir(tmp_path / "one")
+    run.end_attempt()
+    for step, accuracy in (10, 0.75), (9, None):
+        publish(run.report, report_of("finished", "so it was", started_at=2000.0, evaluation=None, step=step))
+        assert main(["runs", str(tmp_path), "--json"]) == 0
+        (told,) = json.loads(capsys.readouterr().out)["runs"]
+        assert (told["evaluation"] or {}).get("accuracy") == accuracy
+
+
 def test_a_name_of_several_lines_is_on_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(tmp_path / "run\nfinished")
     ended(tmp_path / "other")
