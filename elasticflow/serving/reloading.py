@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from elasticflow.checkpoint import Manifest, load_best, load_manifest, newest_intact
+from elasticflow.checkpoint import Manifest, commits, load_best, load_manifest, newest_intact
 from elasticflow.checkpoint.unpacked import unpack
 from elasticflow.errors import CheckpointError, ElasticFlowError
 from elasticflow.process.guard import guarded_thread
@@ -31,6 +31,9 @@ class ServedCheckpoint:
         self._refused: list[Manifest] = []
         self._told: frozenset[str] = frozenset()
         """What is damaged, and was said."""
+        self._looked: tuple[list[int], Manifest | None] | None = None
+        self._found: Manifest | None = None
+        """The newest that is intact, of those that were there then: to find it, all of it is read."""
         self._names = map("model-{}".format, itertools.count())
 
     @property
@@ -44,15 +47,25 @@ class ServedCheckpoint:
             return load_manifest(self._storage, self._step)
         if self._best:
             return load_best(self._storage)
-        found, damages = newest_intact(self._storage)
-        words = list(dict.fromkeys(map(str, damages)))
-        for damage in words:
-            if damage not in self._told:
-                print(f"warning: {damage}", file=sys.stderr, flush=True)
-        self._told = frozenset(words)
-        if found is None:
+        there = self._there()
+        if there != self._looked:
+            self._found, damages = newest_intact(self._storage)
+            self._looked = there
+            words = list(dict.fromkeys(map(str, damages)))
+            for damage in words:
+                if damage not in self._told:
+                    print(f"warning: {damage}", file=sys.stderr, flush=True)
+            self._told = frozenset(words)
+        if self._found is None:
             raise CheckpointError(f"{self._run.path}: holds no committed checkpoint that is intact.")
-        return found
+        return self._found
+
+    def _there(self) -> tuple[list[int], Manifest | None]:
+        """Which checkpoints there are, and the newest one's manifest, unless that is damaged."""
+        steps = commits(self._storage)
+        with suppress(CheckpointError):
+            return steps, load_manifest(self._storage, steps[-1]) if steps else None
+        return steps, None
 
     def news(self, served: Manifest) -> Manifest | None:
         """Another one than this, if there is: also of this step, where another run is in the place of the

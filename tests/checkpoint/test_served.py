@@ -11,6 +11,7 @@ from elasticflow.checkpoint.names import MANIFEST
 from elasticflow.errors import CheckpointError
 from elasticflow.run import config
 from elasticflow.run.folder import RunDir
+from elasticflow.serving import reloading
 from elasticflow.serving.reloading import ServedCheckpoint, aside
 from tests.checkpoint.saving import make_manifest, make_model, save, write_parts
 
@@ -62,6 +63,26 @@ def test_another_run_whose_program_has_other_arguments_is_not_served(run):
     another(run, seed=1, work={"args": {"width": 64}})
     with pytest.raises(CheckpointError, match="arguments .*width.*begin serve-model anew"):
         choice.news(served)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_checkpoint_is_read_once_and_not_at_every_look(run, monkeypatch, damaged):
+    """To know whether it is intact all of it is read; what could not be fetched is news again."""
+    save(run.checkpoints(), make_model(), 100)
+    if damaged:
+        save(run.checkpoints(), make_model(), 200)
+        part = next((run.path / checkpoint.folder_of(200)).glob("*.h5"))
+        part.write_bytes(part.read_bytes()[:-100])
+    looks = []
+    monkeypatch.setattr(
+        reloading, "newest_intact", lambda storage: looks.append(1) or checkpoint.newest_intact(storage)
+    )
+    choice = ServedCheckpoint(run, None, best=False)
+    served = choice.now()
+    assert served.step == 100
+    assert [choice.news(served) for _ in range(3)] == [None] * 3 and len(looks) == 1
+    save(run.checkpoints(), make_model(), 300)
+    assert [choice.news(served).step for _ in range(3)] == [300] * 3 and len(looks) == 2
 
 
 def test_damage_is_said_once(run, capsys):
