@@ -29,7 +29,7 @@ from elasticflow.process.locked_files import hold
 from elasticflow.run.folder import replace
 
 REFUSED = (ConfigError, ProgramError, DataError, CheckpointError)
-"""Of processes that have died what they have said stays."""
+"""What is wrong with what the command was given. Of processes that have died what they have said stays."""
 
 
 class Workplace:
