@@ -18,6 +18,7 @@ import msgspec
 
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
+from elasticflow.cli.by_url import placed
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import RUNS, find_run
 from elasticflow.cli.runs import read_status, stop_run
@@ -174,7 +175,7 @@ def train(
     says if this process does.
     Raises ConfigError, ProgramError, RunError.
     """
-    chosen = _chosen(program, settings_file, given)
+    chosen = placed(_chosen(program, settings_file, given), RUNS)
     begun = begin(msgspec.structs.replace(chosen, backend="local"), resume=False)
     run = Run(str(begun.folder.run.path))
     run._held, run._master = os.fdopen(begun.hold, "wb"), begun.master
@@ -190,6 +191,7 @@ def submit(
 ) -> Run:
     """As ``train``, on a cluster: ``on="slurm"`` or ``"yarn"``. Returns once the job is submitted."""
     chosen = msgspec.structs.replace(_chosen(program, settings_file, given), backend=on)
+    chosen = chosen if on == "yarn" else placed(chosen, RUNS)
     _, folder = load_cluster(on, "submit").submit(chosen, False)
     return Run(str(folder))
 

@@ -1,12 +1,14 @@
 """A place for a run's checkpoints that is not its folder: another one, on HDFS, or in an object store.
 
-It is one run's alone: the first file there says whose, and is put only where there is none.
+It is one run's alone: the first file there says whose, and is put only where there is none. The run has a
+copy of it in its folder: where they differ, another goes on with these checkpoints by now, and this one ends.
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,11 +30,18 @@ MOST_BYTES = 1 << 16
 """Of that file."""
 
 
-class _Owner(msgspec.Struct, frozen=True):
-    """Whose checkpoints lie at a place. run: its folder. host: where that was made."""
+class PlaceOwner(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whose checkpoints lie at a place. run: its folder. host: where that was made. id: of this claim; of an
+    ElasticFlow before there were any, ""."""
 
     run: str
     host: str
+    id: str = ""
+
+    @classmethod
+    def of(cls, run: str) -> PlaceOwner:
+        """A run that lays claim to a place."""
+        return cls(_absolute(run), socket.gethostname(), secrets.token_hex(8))
 
     def __str__(self) -> str:
         return f"{self.run} (begun on {self.host})"
@@ -43,14 +52,14 @@ class _Owner(msgspec.Struct, frozen=True):
             return storage_of(self.run).exists("run.json")
         return self.host != socket.gethostname() or os.path.exists(os.path.join(self.run, "run.json"))
 
-    def is_same(self, other: _Owner) -> bool:
+    def is_same(self, other: PlaceOwner) -> bool:
         """Whether both mean one folder, by whatever name."""
         with suppress(OSError):
             return self.run == other.run or os.path.samefile(self.run, other.run)
         return False
 
 
-UNKNOWN = _Owner("an unknown run", "an unknown host")
+UNKNOWN = PlaceOwner("an unknown run", "an unknown host")
 
 
 def normal(base: str) -> str:
@@ -65,12 +74,13 @@ def below(base: str, run: str) -> str:
     return f"{normal(base)}/{name}"
 
 
-def settle(place: str, run: str) -> None:
+def settle(place: str, run: str) -> PlaceOwner:
     """Has the checkpoints of a new run, whose folder this is, lie at ``place``, where nothing is yet.
 
-    Raises ConfigError if somebody else's things are there, or it cannot be used; then nothing has changed.
+    Returns the claim. Raises ConfigError if somebody else's things are there, or it cannot be used; then
+    nothing has changed.
     """
-    mine = _Owner(_absolute(run), socket.gethostname())
+    mine = PlaceOwner.of(run)
     if place.startswith("memory://"):
         raise ConfigError(f"checkpoint_dir: {place}: is in this process's memory, and no other sees it.")
     with _usable(place):
@@ -86,20 +96,23 @@ def settle(place: str, run: str) -> None:
             owner = _owner(storage)
         else:
             owner = UNKNOWN if held else _put_owner(storage, mine)  # if nobody else is faster
-        if held or owner != mine:
+        if held or (owner.run, owner.host) != (mine.run, mine.host):
+            go_on = f"go on with it by --resume --run-dir {place}, or " if is_url(place) else ""
             raise ConfigError(
-                f"checkpoint_dir: {place}: holds the checkpoints of a run already, {owner}; choose another "
-                "--run-dir, whose name they have, or another checkpoint_dir."
+                f"checkpoint_dir: {place}: holds the checkpoints of a run already, {owner}; {go_on}choose "
+                "another --run-dir, whose name they have, or another checkpoint_dir."
             )
+    return owner
 
 
-def check(place: str, run: str) -> None:
+def check(place: str, run: str, claim: str) -> PlaceOwner:
     """Has ``place`` still be that of a run that goes on, whose folder may have been moved.
 
-    A copy of a run's folder leads to the checkpoints of the original, and must not go on with them. Raises
-    ConfigError.
+    claim: id of its own, "" if it has none. A copy of a run's folder leads to the checkpoints of the
+    original, and must not go on with them; nor must a run in whose place another has taken them over.
+    Returns the claim that holds now. Raises ConfigError.
     """
-    mine = _Owner(_absolute(run), socket.gethostname())
+    mine = PlaceOwner.of(run)
     with _usable(place):
         storage = storage_of(place)
         names = _names(storage)
@@ -109,8 +122,13 @@ def check(place: str, run: str) -> None:
                 "address, the account)? If it was removed, begin anew in another --run-dir."
             )
         owner = _owner(storage) if OWNER in names else _put_owner(storage, mine)
+        if claim and owner.id not in ("", claim, mine.id):
+            raise ConfigError(
+                f"{place}: {owner} goes on with these checkpoints, and this run not any more. To have it "
+                f"go on here all the same, in a folder of its own: --resume --run-dir {place}."
+            )
         if owner.is_same(mine):
-            return
+            return owner
         if owner.is_there():
             raise ConfigError(
                 f"{place}: holds the checkpoints of {owner}, and this is {mine.run}. Of a copy 'elasticflow "
@@ -121,13 +139,48 @@ def check(place: str, run: str) -> None:
             storage.remove(OWNER)
         if (owner := _put_owner(storage, mine)) != mine:
             raise ConfigError(f"{place}: {owner} goes on with these checkpoints; this is {mine.run}.")
+        return owner
+
+
+def take_over(place: str, run: str) -> PlaceOwner:
+    """Has a run in this folder go on with what lies there, whoever has until now: that one ends.
+
+    Returns the claim. Raises ConfigError.
+    """
+    mine = PlaceOwner.of(run)
+    with _usable(place):
+        storage = storage_of(place)
+        with suppress(RemovedError):  # as above
+            storage.remove(OWNER)
+        if (owner := _put_owner(storage, mine)) != mine:
+            raise ConfigError(f"{place}: {owner} takes over these checkpoints at the same time.")
+    return mine
+
+
+def owner_of(place: str) -> PlaceOwner | None:
+    """Whose checkpoints lie there; None: nobody's. Raises ConfigError, OSError."""
+    storage = storage_of(place)
+    names = _names(storage)
+    if OWNER in names:
+        return _owner(storage)
+    return UNKNOWN if _holds_any(storage, names) else None
+
+
+def lost_to(place: str, claim: str) -> PlaceOwner | None:
+    """Who goes on by now with the checkpoints there, if not the run whose claim this is. Raises OSError."""
+    storage = storage_of(place)
+    try:
+        owner = _owner(storage)
+    except FileNotFoundError:  # somebody has removed it, as ``check`` advises
+        return None
+    return owner if owner.id not in ("", claim) else None
 
 
 def forsake(place: str, run: str) -> None:
     """Leaves nothing there of this run, which did not begin, as far as that can be done."""
     with suppress(OSError, ConfigError):
         storage = storage_of(place)
-        if OWNER not in _names(storage) or not _owner(storage).is_same(_Owner(_absolute(run), "")):
+        if OWNER not in _names(storage) or not _owner(storage).is_same(PlaceOwner(_absolute(run), "")):
             return
         for name in (ROOT, ROWS, OWNER):
             storage.remove(name)
@@ -163,7 +216,7 @@ def _names(storage: Storage) -> list[str]:
         return []
 
 
-def _put_owner(storage: Storage, mine: _Owner) -> _Owner:
+def _put_owner(storage: Storage, mine: PlaceOwner) -> PlaceOwner:
     """Whose the place is: mine, if it was nobody's."""
     try:
         with storage.create(OWNER) as file:
@@ -173,10 +226,10 @@ def _put_owner(storage: Storage, mine: _Owner) -> _Owner:
         return _owner(storage)
 
 
-def _owner(storage: Storage) -> _Owner:
+def _owner(storage: Storage) -> PlaceOwner:
     with storage.open(OWNER) as file:
         try:
-            return from_json(file.read(MOST_BYTES), _Owner)
+            return from_json(file.read(MOST_BYTES), PlaceOwner)
         except msgspec.MsgspecError:
             return UNKNOWN
 

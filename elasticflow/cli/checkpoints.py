@@ -10,7 +10,7 @@ import msgspec
 from elasticflow import checkpoint
 from elasticflow.checkpoint import Manifest
 from elasticflow.checkpoint.failures import noting
-from elasticflow.cli.folders import find_run
+from elasticflow.cli.folders import find_run, trust_or_check
 from elasticflow.data import pins
 from elasticflow.errors import CheckpointError, RunError
 from elasticflow.process.texts import as_json
@@ -29,7 +29,11 @@ def _storage(folder: str, trust: bool) -> Storage:
     """
     if is_url(folder) and not is_hdfs(folder):
         return storage_of(folder)
-    run = find_run(folder, trust)
+    if is_url(folder):  # a run's own folder, or one of checkpoints alone
+        run = RunDir(folder)
+        trust_or_check(run, trust)
+    else:
+        run = find_run(folder, trust)
     if not run.path.is_dir():
         raise CheckpointError(f"{folder}: is not a folder. Name a run's folder, such as runs/digits-1.")
     return RunDir(run.path.parent).checkpoints() if run.path.name == "checkpoints" else run.checkpoints()

@@ -15,6 +15,7 @@ from elasticflow.errors import ConfigError, NoRunError, UnknownError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.trust import check_trust
+from elasticflow.storage.urls import is_url
 
 RUNS = Path("runs")
 
@@ -46,7 +47,7 @@ def newest_folder(chosen: Config) -> Path:
 
 def add_run_argument(parser: argparse.ArgumentParser, name: str = "run") -> None:
     """``RUN``, and ``--trust``."""
-    parser.add_argument(name, metavar=name.upper(), help="the run's folder, or its job's id or name")
+    parser.add_argument(name, metavar=name.upper(), help="the run's folder or URL, or its job's id or name")
     add_trust_option(parser)
 
 
@@ -82,6 +83,10 @@ def trust_or_check(run: RunDir, trust: bool) -> None:
 
 
 def _find(text: str) -> RunDir:
+    if is_url(text):
+        from elasticflow.cli.by_url import run_of  # brings NumPy along
+
+        return run_of(text)
     if os.sep in text or Path(text).exists():
         return RunDir(text)
     indexes = [load_cluster(cluster, "index") for cluster in CLUSTERS]

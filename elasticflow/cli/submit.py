@@ -19,6 +19,7 @@ from elasticflow.program.loading import parse
 from elasticflow.run.config import Config, read_file
 from elasticflow.run.dates import has_fields
 from elasticflow.run.folder import RunDir
+from elasticflow.storage.urls import is_url
 
 FILES = (".yaml", ".yml")
 
@@ -110,6 +111,8 @@ def lead(arguments: argparse.Namespace) -> int:
             f"run_dir: {arguments.run_dir!r}: in a job there can be no braces in it, since a job that is "
             "started again on another day has to find it again; name the folder, or use 'elasticflow submit'."
         )
+    if is_url(arguments.run_dir or "") and arguments.on != "yarn":
+        _place(arguments)
     begins = (
         arguments.program and arguments.on != "kubernetes"
     )  # where a leader comes again with the same words
@@ -119,6 +122,12 @@ def lead(arguments: argparse.Namespace) -> int:
         parse(arguments.program)
     code: int = load_cluster(arguments.on, "leader").lead(arguments)
     return code
+
+
+def _place(arguments: argparse.Namespace) -> None:
+    """Has a run that is named by a URL have its folder here, see ``cli.by_url``."""
+    chosen = settings(arguments)
+    arguments.run_dir, arguments.checkpoint_dir = chosen.run_dir, chosen.checkpoint_dir
 
 
 def operate(arguments: argparse.Namespace) -> int:

@@ -87,7 +87,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     points = size_of_grid(space) if arguments.sampler == "grid" else math.inf
     wanted = int(min(arguments.trials or (points if points < math.inf else USUAL_TRIALS), points))
     # Each trial has these, and this program, whatever becomes of the files meanwhile.
-    chosen = settings(arguments)
+    chosen = settings(arguments, several=True)
     program_sha256 = take(msgspec.structs.replace(chosen, run_dir=""))[0].program_sha256
     chosen = msgspec.structs.replace(chosen, program_sha256=program_sha256)
     folder = Path(arguments.folder or RUNS / f"{Path(arguments.program).stem}-sweep").absolute()

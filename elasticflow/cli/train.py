@@ -12,15 +12,22 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from elasticflow.cli.connection import Connection
-from elasticflow.cli.folders import add_trust_option, find_run, new_folder, newest_folder, trust_or_check
+from elasticflow.cli.folders import (
+    RUNS,
+    add_trust_option,
+    find_run,
+    new_folder,
+    newest_folder,
+    trust_or_check,
+)
 from elasticflow.cli.progress import Display
 from elasticflow.cli.resuming import add_program_option, new_program, program_of
 from elasticflow.cli.terminal import lasting_output
@@ -37,7 +44,7 @@ from elasticflow.run import config
 from elasticflow.run.config import Config
 from elasticflow.run.folder import EXIT_CODES, FAILURES, RunDir, last_line, replace
 from elasticflow.run.whereabouts import Whereabouts
-from elasticflow.storage.urls import is_url
+from elasticflow.storage.urls import is_hdfs, is_url
 from elasticflow.wire.messages import StopRequest
 
 AT_ONCE_S = 20.0
@@ -80,7 +87,8 @@ OPTIONS = {
     "on_nan": "a step with NaN or infinite gradients: stop or skip",
     "least_gain": "give workers back if all are not faster than half by this part; 0: never",
     "max_skipped_steps": "how many steps may be left out with --on-nan skip",
-    "run_dir": "folder of the run (default: runs/PROGRAM-N; on YARN below /user/YOU/elasticflow on HDFS)",
+    "run_dir": "folder of the run (default: runs/PROGRAM-N; on YARN below /user/YOU/elasticflow on HDFS), or "
+    "the URL of one in a store, where its checkpoints are to lie",
     "track": "draw curves in some of tensorboard, mlflow, wandb, csv, below RUN/tracks",
     "metrics_port": "port at which Prometheus may ask (default: it may not)",
     "port": "port of the master (default: any free one)",
@@ -115,7 +123,7 @@ METAVARS = {
     "time_limit": "TIME",
     "max_time": "TIME",
     "track": "NAME,...",
-    "run_dir": "DIR",
+    "run_dir": "DIR|URL",
     "log_format": "text|json",
 }
 
@@ -148,8 +156,11 @@ def add_settings(parser: argparse._ActionsContainer) -> None:
     add_trust_option(parser)
 
 
-def settings(arguments: argparse.Namespace) -> Config:
-    """The run's settings. Command line beats file beats, where a run is resumed, what it had before."""
+def settings(arguments: argparse.Namespace, *, several: bool = False) -> Config:
+    """The run's settings. Command line beats file beats, where a run is resumed, what it had before.
+
+    several: see ``cli.by_url.placed``.
+    """
     options = {name: getattr(arguments, name) for name in (*OPTIONS, *SWITCHES)}
     if options["init_from"] and not arguments.resume:
         options["init_from"] = source_of_weights(options["init_from"], arguments.trust)
@@ -160,6 +171,10 @@ def settings(arguments: argparse.Namespace) -> Config:
         options["program"] = os.path.abspath(arguments.program)
     if not arguments.resume:
         chosen = config.make(arguments.config, options)
+        if is_url(chosen.run_dir) and _is_elsewhere(chosen, arguments):
+            from elasticflow.cli.by_url import placed  # brings NumPy along
+
+            chosen = placed(chosen, RUNS, several=several)
         if chosen.run_dir:
             trust_or_check(RunDir(chosen.run_dir), arguments.trust)
     else:  # which run is meant; other options may only make sense with its settings
@@ -167,7 +182,7 @@ def settings(arguments: argparse.Namespace) -> Config:
         which["program"] = which["program"] or anew or None
         chosen = config.make(arguments.config, which, {})
     if arguments.resume and (chosen.program or chosen.run_dir):
-        run = RunDir(chosen.run_dir or newest_folder(chosen))
+        run = _that_goes_on(chosen, arguments, options)
         trust_or_check(run, arguments.trust)
         before = msgspec.to_builtins(run.config())
         named = os.path.abspath(chosen.program) if chosen.program else ""
@@ -181,6 +196,27 @@ def settings(arguments: argparse.Namespace) -> Config:
     if not chosen.program:
         raise ConfigError("which program? Name a Python file that defines model() and forward().")
     return msgspec.structs.replace(chosen, program=os.path.abspath(chosen.program))
+
+
+def _that_goes_on(which: Config, arguments: argparse.Namespace, options: Mapping[str, Any]) -> RunDir:
+    """The run that is meant. which: its program, or its folder or URL. options: of the command line."""
+    if not is_url(which.run_dir):
+        return RunDir(which.run_dir or newest_folder(which))
+    if not _is_elsewhere(which, arguments):
+        return RunDir(which.run_dir)
+    from elasticflow.cli.by_url import resumed
+
+    anew = new_program(arguments)
+    chosen = config.make(arguments.config, {**options, "program": which.program or None})
+    return resumed(chosen, RUNS, bool(anew), getattr(arguments, "dry_run", False))
+
+
+def _is_elsewhere(chosen: Config, arguments: argparse.Namespace) -> bool:
+    """Whether the URL of its folder is not that, as it is on YARN, but a place for its checkpoints."""
+    backend = getattr(arguments, "on", None) or chosen.backend
+    if getattr(arguments, "service", None) and backend == "local":  # that may be one on YARN
+        return not is_hdfs(chosen.run_dir)
+    return backend != "yarn"
 
 
 def _same_weights(named: str, before: str) -> str:

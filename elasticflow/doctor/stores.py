@@ -25,7 +25,9 @@ REACHED = (
 
 
 def stores(config: Config) -> Iterator[Diagnosis]:
-    """Nothing, if there is no ``checkpoint_dir``, and no data in a store."""
+    """Nothing, if there is no ``checkpoint_dir``, and neither run nor data in a store."""
+    if is_url(config.run_dir) and not is_hdfs(config.run_dir):
+        yield from _told("checkpoints", posixpath.dirname(config.run_dir.rstrip("/")), _written)
     if is_url(config.checkpoint_dir):
         yield from _told("checkpoints", config.checkpoint_dir, _written)
     elif config.checkpoint_dir and not Path(config.checkpoint_dir).parent.is_dir():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
+from elasticflow.checkpoint.place import lost_to
 from elasticflow.master.reporting import leave_report
 from elasticflow.process.retry import RemovedError
 from elasticflow.run.folder import RunDir
@@ -29,7 +31,7 @@ class Ground:
         self.folder_is_gone = False
         self.whereabouts = Whereabouts(run)
         self._run, self._folder, self._background = run, run.storage(), background
-        self._place = place
+        self._place, self._claim = place, run.claim_id() if place else ""
         self._look_s, self._looking, self._has_failed = 0.0, False, False
 
     def turn(self, now_s: float) -> float:
@@ -46,13 +48,21 @@ class Ground:
         self._look_s, self._has_failed = 0.0, True
 
     def guard(self, act: Callable[[], None]) -> None:
-        """Has something written, unless another run has the folder by now: that would go on from it.
+        """Has something written, unless another run has the folder by now, or the place: that would go on
+        from it.
 
-        Raises RemovedError.
+        Raises RemovedError; OSError where that cannot be seen.
         """
         if self.whereabouts.is_anothers():
             raise RemovedError(self.whereabouts.story())
+        if story := self._lost_to():
+            raise RemovedError(story)
         act()
+
+    def _lost_to(self) -> str:
+        """Who goes on with the checkpoints by now, if that is not this run. Raises OSError."""
+        owner = lost_to(self._place, self._claim) if self._claim else None
+        return f"{self._place}: {owner} goes on with these checkpoints by now" if owner else ""
 
     def leave(self, report: Report, patience_s: float) -> None:
         """Leaves the report where the folder is by now, if that is known, and never in another run's."""
@@ -61,20 +71,24 @@ class Ground:
             has_left = self.whereabouts.has_left if run is self._run else lambda: False
             leave_report(run, report, self._background, patience_s, has_left)
 
-    def _look(self) -> tuple[bool, bool]:
-        """Whether the folder is gone, and the place."""
+    def _look(self) -> tuple[bool, str]:
+        """Whether the folder is gone; and what has become of the place."""
         if _is_gone(self._folder) or self.whereabouts.has_left():
-            return True, False
+            return True, ""
         has_failed, self._has_failed = self._has_failed, False
-        return False, bool(self._place) and has_failed and _is_gone(storage_of(self._place))
+        if not self._place or not has_failed:
+            return False, ""
+        if _is_gone(storage_of(self._place)):
+            return False, f"{self._place}, where its checkpoints lay, was removed while it ran"
+        with suppress(OSError):
+            return False, self._lost_to()
+        return False, ""
 
-    def _looked(self, gone: tuple[bool, bool] | None, error: str) -> None:
+    def _looked(self, gone: tuple[bool, str] | None, error: str) -> None:
         self._looking = False
-        self.folder_is_gone, place_is_gone = gone or (False, False)
+        self.folder_is_gone, self.story = gone or (False, "")
         if self.folder_is_gone:
             self.story = self.whereabouts.story()
-        elif place_is_gone:
-            self.story = f"{self._place}, where its checkpoints lay, was removed while it ran"
 
 
 def _is_gone(storage: Storage) -> bool:

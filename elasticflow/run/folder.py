@@ -10,6 +10,7 @@ journal.json    what the next master has to know if this one dies
 keys/           for the run's owner alone: the keys of the job, master.json, client.json, and of each member
                 in of/NAME.json; and what the local backend keeps of its processes
 checkpoints/    see elasticflow.checkpoint; with ``checkpoint_dir`` elsewhere, see its module ``place``
+owner.json      then, the run's claim to that place
 logs/           one file a process
 .reserve        space for report and journal where the file system is full, see elasticflow.run.reserve
 attempts.json   of a run that was resumed: when each time before began, and how long it took
@@ -96,6 +97,12 @@ class PastAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: float
     elapsed_s: float
     evaluation: dict[str, Any] | None = None
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """What matters of it here. See ``checkpoint.place.PlaceOwner``."""
+
+    id: str = ""
 
 
 class _Told(msgspec.Struct):
@@ -198,6 +205,7 @@ class RunDir:
         self.shown = self.path / "status.json"
         self.digests = self.path / "digests.json"
         self.mark = self.path / "mark"
+        self.claim = self.path / "owner.json"
 
     @property
     def folder(self) -> Path:
@@ -263,9 +271,19 @@ class RunDir:
                 "makes another run."
             )
         place = below(wanted, str(self.path)) if is_new else before.checkpoint_place
-        act = settle if is_new else check
-        act(place, str(self.path))
+        if is_new:
+            owner = settle(place, str(self.path))
+        else:
+            owner = check(place, str(self.path), self.claim_id())
+        publish(self.claim, owner)
         return msgspec.structs.replace(config, checkpoint_dir=wanted, checkpoint_place=place)
+
+    def claim_id(self) -> str:
+        """That of its claim to where its checkpoints lie; "" if it has none. Raises RunError."""
+        try:
+            return self._read(self.claim, _Claim).id
+        except NoRunError:
+            return ""
 
     def forsake(self) -> None:
         """It did not begin: nothing of it stays where its checkpoints would have been."""

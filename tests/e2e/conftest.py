@@ -40,10 +40,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TEST_PATIENCE_S))
 
 
-def cli(*arguments: object, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-    """One command, to its end."""
+def cli(
+    *arguments: object, timeout_s: float = PATIENCE_S, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """One command, to its end. cwd: the folder in which it is given."""
     command = [*CLI, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=cwd)
 
 
 def _allow(descriptors: int) -> None:
@@ -55,7 +57,7 @@ class Run:
 
     path: its folder. shut: gates that are shut from the beginning, such as "step 10", where whoever
     is to compute step 10 is held. command: instead of the program and its folder, with its options.
-    descriptors: so many each of its processes may have; 0: as many as this one.
+    descriptors: so many each of its processes may have; 0: as many as this one. cwd: where it is given.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Run:
         shut: Sequence[str] = (),
         command: Sequence[str] = (),
         descriptors: int = 0,
+        cwd: Path | None = None,
     ) -> None:
         self.dir = RunDir(path)
         self.path = path
@@ -82,6 +85,7 @@ class Run:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
+                cwd=cwd,
                 start_new_session=True,
                 preexec_fn=partial(_allow, descriptors) if descriptors else None,
             )

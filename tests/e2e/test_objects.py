@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -184,12 +185,81 @@ def test_two_runs_of_one_name_and_a_store_that_is_not_there(
         assert refused.returncode == 1, refused.stdout
         assert words in refused.stderr and "me:secret" not in refused.stderr
         assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "elsewhere").mkdir()
     (tmp_path / "conf.yaml").write_text(f"checkpoint_place: {MODELS}/first\nport: 1\n")
     cli("train", program, "--config", tmp_path / "conf.yaml", "--run-dir", tmp_path / "sly", "--epochs", 1)
     assert "first/owner.json" in _objects(), "that place is another run's"
-    refused = cli("train", program, "--run-dir", "s3://models/run")
-    assert refused.returncode == 1
-    assert "a run's folder is a directory, or on HDFS" in refused.stderr
+    for url, words in (
+        ("s3://models", "name a folder in it, such as s3://bucket/runs/night-1"),
+        ("s3://models/", "name a folder in it, such as s3://bucket/runs/night-1"),
+        (f"{MODELS}/first", f"{MODELS}/first: holds the checkpoints of a run already, {tmp_path}/first"),
+        ("s3://me:secret@x/y/z", "holds a secret"),
+    ):
+        refused = cli("train", program, "--run-dir", url, cwd=tmp_path / "elsewhere")
+        assert refused.returncode == 1, refused.stdout
+        assert words in refused.stderr and "me:secret" not in refused.stderr
+        assert not list((tmp_path / "elsewhere").iterdir())
+    both = ("--run-dir", f"{MODELS}/second", "--checkpoint-dir", "s3://models/other")
+    refused = cli("train", program, *both, cwd=tmp_path / "elsewhere")
+    assert f"with run_dir {MODELS}/second checkpoints lie there" in refused.stderr
+
+
+def test_a_run_is_named_by_its_url_and_outlives_its_machine(
+    s3: S3Server, tmp_path: Path, undisturbed: str
+) -> None:
+    """The command that began it goes on elsewhere with --resume. If the master lives on after all, on a
+    machine that had been cut off, it ends at its next checkpoint, and changes nothing."""
+    url, program = f"{MODELS}/first", PROGRAMS / "small_torch.py"
+    begin = ("train", str(program), "--run-dir", url, *map(str, OPTIONS))
+    here, there = tmp_path / "here", tmp_path / "there"
+    for machine in (here, there):
+        machine.mkdir()
+    with Run(here / "runs/first", "", command=begin, cwd=here, shut=["step 30"]) as run:
+        run.held_at("step 30")
+        run.wait_until(lambda status: (status.checkpoint_step or 0) >= 20)
+        assert cli("status", url).stdout.startswith("runs/first: running")
+        (run.path / "owner.json").rename(here / "owner.json")  # what lies at the place names another folder
+        for command, words in (
+            (("status", url), f"holds the checkpoints of {run.path}"),
+            (("train", "--resume", "--run-dir", url), "name its program, and its settings"),
+            ((*begin, "--resume", "--seed", 1), "was made with seed 0, now it is 1"),
+            (("train", PROGRAMS / "swept_torch.py", *begin[2:], "--resume"), "is not the program of the"),
+        ):
+            refused = cli(*command, cwd=there)
+            assert refused.returncode == 1 and words in refused.stderr, refused.stderr
+            assert not list(there.iterdir())
+        done = cli(*begin, "--resume", cwd=there)
+        assert done.returncode == 0, done.stderr
+        (here / "owner.json").rename(run.path / "owner.json")
+        run.open("step 30")
+        code, output = run.wait()
+    assert code == 1, output
+    story = (
+        f"{url}: {there}/runs/first (begun on {socket.gethostname()}) goes on with these checkpoints by now"
+    )
+    assert story in run.report().text
+    assert cli("checkpoint", "digest", url).stdout.strip() == undisturbed
+    assert cli("status", url).stdout.startswith(f"{there}/runs/first: finished")
+    refused = cli("train", "--resume", "--run-dir", run.path)
+    assert refused.returncode == 1 and "and this run not any more" in refused.stderr
+
+
+def test_a_machine_is_lost_before_the_first_checkpoint(
+    s3: S3Server, tmp_path: Path, undisturbed: str
+) -> None:
+    begin = ("train", str(PROGRAMS / "small_torch.py"), "--run-dir", f"{MODELS}/first", *map(str, OPTIONS))
+    here, there = tmp_path / "here", tmp_path / "there"
+    for machine in (here, there):
+        machine.mkdir()
+    with Run(here / "runs/first", "", command=begin, cwd=here, shut=["step 10"]) as run:
+        run.held_at("step 10")
+    shutil.rmtree(here)
+    refused = cli(*begin, cwd=there)
+    assert refused.returncode == 1 and "holds the checkpoints of a run already" in refused.stderr
+    assert "--resume" in refused.stderr
+    done = cli(*begin, "--resume", cwd=there)
+    assert done.returncode == 0, done.stderr
+    assert cli("checkpoint", "digest", f"{MODELS}/first").stdout.strip() == undisturbed
 
 
 def test_weights_of_another_run_there(start: Callable[..., Run], s3: S3Server) -> None:

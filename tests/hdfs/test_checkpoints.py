@@ -15,6 +15,7 @@ from elasticflow.master import fence
 from elasticflow.storage import DirectoryStorage, RemoteStorage, is_url, storage_of
 from elasticflow.storage.hdfs import HdfsPath
 from tests.checkpoint.saving import make_manifest, make_model, save, write_parts
+from tests.e2e.conftest import PROGRAMS, cli
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.timeout(300)]
 
@@ -211,10 +212,28 @@ def test_a_place_for_checkpoints_is_one_runs_alone(url, tmp_path):
     here = place.below(f"{url}/models", str(tmp_path / "night-1"))
     place.settle(here, str(tmp_path / "night-1"))
     save(storage_of(here), make_model(), 100)
-    place.check(here, str(tmp_path / "night-1"))
+    place.check(here, str(tmp_path / "night-1"), "")
     with pytest.raises(ConfigError, match="holds the checkpoints of a run already"):
         place.settle(here, str(tmp_path / "other" / "night-1"))
-    place.check(here, str(tmp_path / "moved"))  # of the other folder there is nothing
+    place.check(here, str(tmp_path / "moved"), "")  # of the other folder there is nothing
     assert b"moved" in (HdfsPath(here) / place.OWNER).read_bytes()
     place.forsake(here, str(tmp_path / "moved"))
     assert storage_of(here).list() == []
+
+
+def test_a_run_here_is_named_by_its_url(url, tmp_path):
+    """Its folder is lost; the command that began it goes on in another."""
+    here = f"{url}/runs/first"
+    begin = ("train", PROGRAMS / "small_torch.py", "--run-dir", here, "--checkpoint-every", 20)
+    for name, options in (("one", ("--epochs", 1)), ("two", ("--epochs", 2, "--resume"))):
+        machine = tmp_path / name
+        machine.mkdir()
+        done = cli(*begin, *options, cwd=machine)
+        assert done.returncode == 0, done.stderr
+        assert cli("status", here).stdout.startswith(f"{machine}/runs/first: finished")
+        assert not list(machine.glob("runs/first/checkpoints/*"))
+        (machine / "runs").rename(machine / "lost")
+    assert "holds the checkpoints of" in cli("status", here).stderr
+    whole = ("train", PROGRAMS / "small_torch.py", "--run-dir", tmp_path / "whole", "--epochs", 2)
+    assert cli(*whole).returncode == 0
+    assert cli("checkpoint", "digest", here).stdout == cli("checkpoint", "digest", tmp_path / "whole").stdout

@@ -245,19 +245,52 @@ def test_a_run_goes_on_where_its_place_is(fs, url, tmp_path):
     folder.mkdir()
     (folder / "run.json").write_text("{}")
     place.settle(here, str(folder))
-    place.check(here, str(folder))
+    place.check(here, str(folder), "")
     (tmp_path / "link").symlink_to(tmp_path)
-    place.check(here, str(tmp_path / "link" / "a"))
+    place.check(here, str(tmp_path / "link" / "a"), "")
     with pytest.raises(ConfigError, match=f"holds the checkpoints of {folder}"):
-        place.check(here, str(tmp_path / "copy"))
+        place.check(here, str(tmp_path / "copy"), "")
     folder.rename(tmp_path / "moved")
-    place.check(here, str(tmp_path / "moved"))  # nothing is saved yet
-    place.check(here, str(tmp_path / "moved"))
+    place.check(here, str(tmp_path / "moved"), "")  # nothing is saved yet
+    place.check(here, str(tmp_path / "moved"), "")
     fs.rm_file(f"{here}/owner.json")
     with pytest.raises(ConfigError, match="there is nothing of this run any more. Is it the right store"):
-        place.check(here, str(tmp_path / "moved"))
+        place.check(here, str(tmp_path / "moved"), "")
     with pytest.raises(ConfigError, match="in this process's memory"):
         place.settle("memory://x/a", str(folder))
+
+
+def test_a_place_is_taken_over(fs, url, tmp_path):
+    """By a run in another folder; the one before, wherever it was, is told so, also where both are called
+    alike on two machines."""
+    here, folder = f"{url}/models/a", tmp_path / "a"
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    assert place.owner_of(here) is None
+    first = place.settle(here, str(folder))
+    assert place.check(here, str(folder), first.id) == first == place.owner_of(here)
+    assert place.lost_to(here, first.id) is None
+    for there in (tmp_path / "b", folder):
+        second = place.take_over(here, str(there))
+        assert place.owner_of(here) == place.lost_to(here, first.id) == second
+        assert place.lost_to(here, second.id) is None
+        assert place.check(here, str(there), second.id) == second
+        with pytest.raises(ConfigError, match=f"{there} .* goes on with these checkpoints, and this run not"):
+            place.check(here, str(folder), first.id)
+    save(storage_of(here), make_model(), 100)
+    fs.rm_file(f"{here}/owner.json")
+    assert place.lost_to(here, first.id) is None, "somebody has removed it, as people are advised to"
+    assert str(place.owner_of(here)) == "an unknown run (begun on an unknown host)"
+
+
+def test_a_claim_whose_answer_is_lost_is_ones_own(s3, fs, url, tmp_path):
+    here = f"{url}/models/a"
+    s3.fail("lose", "PUT", "owner.json", times=2)
+    first = place.settle(here, str(tmp_path / "a"))
+    assert place.owner_of(here) == first
+    s3.fail("lose", "PUT", "owner.json", times=2)
+    s3.fail("lose", "POST", "?delete", times=1)
+    assert place.take_over(here, str(tmp_path / "b")) == place.owner_of(here)
 
 
 def test_of_two_runs_that_settle_at_once_one_has_the_place(url, tmp_path):

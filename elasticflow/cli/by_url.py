@@ -1,0 +1,146 @@
+"""Runs that are named by the URL where their checkpoints lie: ``--run-dir s3://bucket/runs/night-1``.
+
+Such a run has a folder here all the same, ``runs/night-1``, for its keys, logs and report. Where that is
+gone, as with the disk of a machine that was taken away, the same command with ``--resume`` has the run go on
+in a new one. The program and all settings are the command's: nothing that lies in a store is executed. On
+YARN a URL of HDFS is the run's own folder.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+import msgspec
+
+from elasticflow.checkpoint import commits, load_manifest
+from elasticflow.checkpoint.place import PlaceOwner, normal, owner_of, take_over
+from elasticflow.errors import ConfigError, NoRunError, RunError, UnknownError
+from elasticflow.program.copy import gather
+from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir, publish, remove_tree
+from elasticflow.run.work import check_same_work
+from elasticflow.storage import storage_of
+from elasticflow.storage.urls import is_hdfs, is_url, split
+
+
+def placed(chosen: Config, runs: str | os.PathLike[str], *, several: bool = False) -> Config:
+    """Settings of a run that is to begin: where ``run_dir`` is a URL, its checkpoints are to lie there, and
+    its folder below ``runs``, called likewise.
+
+    several: of several runs, whose folders lie in that one. Raises ConfigError.
+    """
+    if not is_url(chosen.run_dir):
+        return chosen
+    base, name = posixpath.split(normal(chosen.run_dir))
+    if not name or not is_url(base) or split(chosen.run_dir)[2] == "/":
+        raise ConfigError(
+            f"run_dir: {chosen.run_dir}: name a folder in it, such as s3://bucket/runs/night-1."
+        )
+    if chosen.checkpoint_dir and normal(chosen.checkpoint_dir) != base:
+        raise ConfigError(
+            f"checkpoint_dir: {chosen.checkpoint_dir}: with run_dir {chosen.run_dir} checkpoints lie there; "
+            "leave one of the two out."
+        )
+    place = normal(chosen.run_dir) if several else base
+    return msgspec.structs.replace(chosen, run_dir=os.path.join(runs, name), checkpoint_dir=place)
+
+
+def run_of(url: str) -> RunDir:
+    """The run whose folder that is, or whose checkpoints lie there. Raises NoRunError if it is not here,
+    ConfigError, UnknownError."""
+    run, owner = _look_up(url)
+    if run:
+        return run
+    if owner is None:
+        raise NoRunError(f"{url}: there is no run, and no checkpoints of one.")
+    raise NoRunError(
+        f"{url}: holds the checkpoints of {owner}, and that folder is not here. Ask where it is; or, if it "
+        f"is gone, have the run go on here: 'elasticflow train PROGRAM --resume --run-dir {url}', with the "
+        "settings that it had."
+    )
+
+
+def resumed(chosen: Config, runs: str | os.PathLike[str], anew: bool, only_look: bool) -> RunDir:
+    """The run that is to go on, which ``run_dir`` names by its URL. If its folder is not here, it gets one,
+    and whoever had the checkpoints until now ends.
+
+    chosen: as if it began here. anew: whether its program may be another one. only_look: nothing is to
+    change.
+    Raises ConfigError, RunError, CheckpointError, ProgramError; nothing has changed then.
+    """
+    url = chosen.run_dir
+    run, owner = _look_up(url)
+    if run:
+        return run
+    if owner is None:
+        raise NoRunError(f"--resume: {url}: there is no run, and no checkpoints of one.")
+    if not chosen.program:
+        raise ConfigError(
+            f"--resume: {url}: holds the checkpoints of {owner}, and that folder is not here. To have the "
+            "run go on here, name its program, and its settings, as when it began."
+        )
+    settings = placed(chosen, runs)
+    _check_same(url, settings, anew)
+    if only_look:
+        raise ConfigError(f"--dry-run: {url}: {owner} is not here; to go on without it makes a folder.")
+    return _taken_over(url, settings)
+
+
+def _look_up(url: str) -> tuple[RunDir | None, PlaceOwner | None]:
+    """The run that a URL names, if it is here; and else whose checkpoints lie there. Raises ConfigError,
+    UnknownError."""
+    of_yarn, place = RunDir(url) if is_hdfs(url) else None, normal(url)
+    try:
+        owner = None if of_yarn and of_yarn.settings.exists() else owner_of(place)
+    except OSError as error:
+        if of_yarn:
+            return of_yarn, None  # whoever reads it tells
+        raise UnknownError(f"{url}: cannot be read: {error.strerror or error}.") from error
+    if owner is None:
+        return of_yarn, None
+    run = RunDir(owner.run)
+    if is_url(owner.run):
+        return run, owner
+    is_here = run.settings.exists() and run.checkpoint_place == place and run.claim_id() == owner.id
+    return run if is_here else None, owner
+
+
+def _check_same(url: str, chosen: Config, anew: bool) -> None:
+    """Raises an error if the run whose checkpoints these are cannot go on with such settings."""
+    storage = storage_of(normal(url))
+    if not (steps := commits(storage)):
+        return
+    manifest = load_manifest(storage, steps[-1])
+    check_same_work(manifest, chosen)
+    before = manifest.programs[-1].sha256 if manifest.programs else ""
+    if before and not anew and (now := gather(chosen.program).sha256) != before:
+        raise ConfigError(
+            f"{chosen.program}: is not the program of the checkpoint at step {manifest.step} (its hash is "
+            f"{now[:16]}, that one's {before[:16]}), and the run's copy is not here. Name the file as it "
+            f"was; or have it go on with this one by --program {chosen.program}, which is recorded."
+        )
+
+
+def _taken_over(url: str, chosen: Config) -> RunDir:
+    """A new folder for the run, as if its own had been moved there."""
+    run = RunDir(chosen.run_dir)
+    folder = run.folder
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise RunError(
+                f"{folder}: is not empty, and is to be the folder of the run whose checkpoints lie at {url}; "
+                "move it away, or go on in another directory."
+            )
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made: {error.strerror}.") from error
+    try:
+        publish(run.claim, take_over(normal(url), str(folder)))
+        run.write_settings(msgspec.structs.replace(chosen, checkpoint_place=normal(url)))
+    except BaseException as error:
+        remove_tree(folder)
+        if isinstance(error, OSError):
+            raise RunError(f"{folder}: cannot be written: {error.strerror}.") from error
+        raise
+    return run

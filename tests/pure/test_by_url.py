@@ -1,0 +1,44 @@
+"""Runs that are named by a URL: where their folder and their checkpoints lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticflow.cli.by_url import placed
+from elasticflow.errors import ConfigError
+from elasticflow.run.config import Config
+
+
+@pytest.mark.parametrize(
+    ("run_dir", "folder", "base", "several"),
+    [
+        ("s3://bucket/runs/night-1", "runs/night-1", "s3://bucket/runs", "s3://bucket/runs/night-1"),
+        ("s3://bucket/runs/night-1/", "runs/night-1", "s3://bucket/runs", "s3://bucket/runs/night-1"),
+        ("s3://bucket/night-1", "runs/night-1", "s3://bucket", "s3://bucket/night-1"),
+        ("hdfs:///user/me/night-1", "runs/night-1", "hdfs:///user/me", "hdfs:///user/me/night-1"),
+        ("hdfs://nn:8020/night-1", "runs/night-1", "hdfs://nn:8020", "hdfs://nn:8020/night-1"),
+        ("runs/night-1", "runs/night-1", "", ""),
+        ("", "", "", ""),
+    ],
+)
+def test_where_things_lie(run_dir: str, folder: str, base: str, several: str) -> None:
+    chosen = placed(Config(run_dir=run_dir), "runs")
+    assert (chosen.run_dir, chosen.checkpoint_dir) == (folder, base)
+    chosen = placed(Config(run_dir=run_dir), "runs", several=True)
+    assert (chosen.run_dir, chosen.checkpoint_dir) == (folder, several)
+
+
+@pytest.mark.parametrize("run_dir", ["s3://bucket", "s3://bucket/", "hdfs:///", "hdfs:///name", "s3://"])
+def test_a_url_without_a_folder(run_dir: str) -> None:
+    with pytest.raises(ConfigError, match="bucket"):
+        placed(Config(run_dir=run_dir), "runs")
+
+
+def test_what_says_the_same_twice_or_two_things() -> None:
+    url = "s3://bucket/runs/night-1"
+    same = placed(Config(run_dir=url, checkpoint_dir="s3://bucket/runs/"), "runs")
+    assert same.checkpoint_dir == "s3://bucket/runs"
+    with pytest.raises(ConfigError, match="with run_dir s3://bucket/runs/night-1 checkpoints lie there"):
+        placed(Config(run_dir=url, checkpoint_dir="s3://bucket/other"), "runs")
+    with pytest.raises(ConfigError, match="holds a secret"):
+        placed(Config(run_dir="s3://me:word@bucket/runs/night-1"), "runs")
