@@ -138,6 +138,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_settings(parser)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
+    parser.add_argument("--on", help=argparse.SUPPRESS)  # is refused; else it were short for --on-nan
 
 
 def add_settings(parser: argparse._ActionsContainer) -> None:
@@ -327,6 +328,10 @@ def make_folder(chosen: Config, resume: bool) -> TrainFolder:
 def train(arguments: argparse.Namespace) -> int:
     """Runs the program to its end; returns the exit code."""
     stamp_if_json(arguments.log_format or "", "train")
+    if arguments.on:
+        raise ConfigError(
+            f"--on {arguments.on}: 'train' runs a program here, 'elasticflow submit' elsewhere."
+        )
     if arguments.program and not arguments.resume:
         parse(arguments.program)
     chosen = settings(arguments)

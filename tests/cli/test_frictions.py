@@ -31,6 +31,13 @@ def test_a_typing_mistake_gets_a_suggestion(argv, words, capsys):
     assert ended.value.code == 2 and words in capsys.readouterr().err
 
 
+def test_train_on_a_cluster_is_no_word_about_nan(capsys):
+    assert main(["train", "--on", "yarn", "p.py"]) == 1
+    assert (
+        "--on yarn: 'train' runs a program here, 'elasticflow submit' elsewhere." in capsys.readouterr().err
+    )
+
+
 def test_arguments_of_a_program():
     arguments.give(arguments.parsed(["lr=1e-3", "width=64", "name=a b", "deep=true"]))
     found = arguments.args(lr=0.1, width=32, name="x", deep=False, other=None)

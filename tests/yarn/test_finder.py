@@ -14,7 +14,7 @@ from elasticflow.cluster.presence import KEEP_S, NoMaster, Presence, RunEnd, fin
 from elasticflow.errors import ConfigError, UnknownError
 from elasticflow.run.folder import UNKNOWN, Address, HostJob, RunDir, publish
 from elasticflow_yarn import first
-from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnRefused
+from elasticflow_yarn.errors import SkeinNotInstalled, YarnBusy, YarnError, YarnRefused
 from elasticflow_yarn.finder import ASK_S, SUBMIT_S, YarnFinder, YarnPresence
 from elasticflow_yarn.java import QUICK, skein_driver
 from tests.clock import Clock
@@ -239,6 +239,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     import skein
 
     monkeypatch.setattr(skein, "Client", Driver)
+    monkeypatch.setattr("elasticflow_yarn.preflight.check_tools", lambda environ: None)
     Driver.killed = []
     return Driver.killed
 
@@ -246,6 +247,11 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_what_users_set_for_skeins_java_holds(killed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKEIN_DRIVER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=4 -Xmx1g")
     assert skein_driver().java_options == [QUICK, "-XX:TieredStopAtLevel=4", "-Xmx1g"], "the last one counts"
+
+
+def test_what_skeins_java_says_is_not_in_our_output(killed: list[str]) -> None:
+    """Where Skein is given no log, that process writes to the stdout of this one."""
+    assert skein_driver().log is False and skein_driver("driver.log").log == "driver.log"
 
 
 def test_a_run_that_has_not_begun_is_cancelled(run: RunDir, killed: list[str]) -> None:
@@ -287,3 +293,29 @@ def test_to_wait_until_it_is_over(run: RunDir, clock: Clock) -> None:
     clock.time.sleep = sleep  # type: ignore[attr-defined]
     presence.wait_until_over(60.0)
     assert 1010.0 < clock.now_s < 1010.0 + 2 * KEEP_S
+
+
+def test_a_skein_that_does_not_start_is_told(
+    run: RunDir, killed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In our words, as a service and 'stop' tell them; not as a traceback."""
+    import skein
+
+    def fails(**options: object) -> Driver:
+        raise skein.exceptions.DriverError("Failed to start java process")
+
+    monkeypatch.setattr(skein, "Client", fails)
+    run.address.unlink()
+    presence = YarnPresence(str(run.path), FakeManager(app("ACCEPTED"), newest=1))
+    with pytest.raises(YarnError, match=rf"{APP}: is not ended: Failed to start java process; .* -kill'"):
+        presence.cancel()
+
+
+def test_no_yarn_on_the_path_is_told_before_skein_starts(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    run.address.unlink()
+    presence = YarnPresence(str(run.path), FakeManager(app("ACCEPTED"), newest=1))
+    with pytest.raises(SkeinNotInstalled, match="'yarn' on PATH"):
+        presence.cancel()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 from elasticflow.cluster.finder import AskingFinder, Orphaned
 from elasticflow.cluster.presence import JobPresence, RunEnd
+from elasticflow.errors import ElasticFlowError
 from elasticflow.run.folder import UNKNOWN, HostJob
 from elasticflow.storage.hdfs import HdfsPath
 from elasticflow_yarn.cluster import App, ResourceManager, application_of, attempt_of
@@ -93,12 +95,21 @@ class YarnPresence(JobPresence):
     def cancel(self) -> str:
         if not self._waits():
             return ""
-        with skein_driver() as client:  # takes seconds
-            self._asked_s = float("-inf")
-            if not self._waits():
-                return ""
-            assert self._app is not None
-            client.kill_application(self._app.id)
+        from elasticflow_yarn.preflight import check_tools  # brings much along
+
+        check_tools(os.environ)
+        try:
+            with skein_driver() as client:  # takes seconds
+                self._asked_s = float("-inf")
+                if not self._waits():
+                    return ""
+                assert self._app is not None
+                client.kill_application(self._app.id)
+        except (ElasticFlowError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001  (Skein lets through whatever its parts raise)
+            text = f"is not ended: {error}; try again, or end it by 'yarn application -kill'."
+            raise YarnError(f"{self._app.id if self._app else 'it'}: {text}") from error
         self._asked_s = float("-inf")
         return f"{self._app.id} is killed; it had not begun"
 
