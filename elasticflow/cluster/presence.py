@@ -103,6 +103,7 @@ class JobPresence(Presence):
         super().__init__(run_dir)
         self._submit_s = submit_s
         self._asked_s, self._alive, self._silence = float("-inf"), True, ""
+        self._submitting = False
         self._whose = ""
         """``HostJob.run``, as it was when it was looked at first."""
 
@@ -120,7 +121,7 @@ class JobPresence(Presence):
         return host is not None and host.run != self._whose
 
     def waits_for(self) -> str:
-        return self._silence or super().waits_for()
+        return self._silence or (self._handing_in() if self._submitting else super().waits_for())
 
     def has_master(self) -> bool:
         return not self._begins() and super().has_master()  # what a master of before left is no master
@@ -130,8 +131,13 @@ class JobPresence(Presence):
         while self.is_alive() and time.monotonic() < deadline:
             time.sleep(KEEP_S / 4)  # a cluster tells nobody of a job's end
 
+    def _handing_in(self) -> str:
+        """Of one of which its cluster has told no job yet."""
+        known = f"that is known within {self._submit_s:g} s, and --resume begins it then"
+        return f"it is being submitted; if who does that was killed, {known}"
+
     def _look(self) -> bool:
-        self._silence = ""
+        self._silence, self._submitting = "", False
         if self._run.report.exists():
             return False  # it is written last of all
         host = self._run.host()
@@ -140,7 +146,9 @@ class JobPresence(Presence):
             if host.run != self._whose:
                 return False
         if host is None or host.id == UNKNOWN:  # it is just being submitted, or who did that was killed
-            return self._run.job.exists() and time.time() - self._run.job.stat().st_mtime < self._submit_s
+            age_s = time.time() - self._run.job.stat().st_mtime if self._run.job.exists() else float("inf")
+            self._submitting = age_s < self._submit_s
+            return self._submitting
         try:
             return self._ask(host)
         except self.busy as error:  # then the master itself may still answer

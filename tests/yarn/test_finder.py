@@ -199,6 +199,9 @@ def test_a_run_that_is_being_submitted_is_alive_for_a_while(
     publish(run.job, HostJob("yarn", UNKNOWN, "0123456789ab"))
     presence = YarnPresence(str(run.path), FakeManager(None))
     assert presence.is_alive()
+    assert presence.waits_for().startswith(
+        "it is being submitted; if who does that was killed, that is known"
+    )
     later = run.job.stat().st_mtime + SUBMIT_S + 1
     monkeypatch.setattr(presences, "time", SimpleNamespace(monotonic=lambda: 1e9, time=lambda: later))
     assert not presence.is_alive()
