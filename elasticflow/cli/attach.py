@@ -42,8 +42,8 @@ def attach_to(run: RunDir) -> int:
             )
             return 130
         if report is None and not run.path.exists():
-            text = "its folder was removed while it ran, or moved, which ends it; where it is now --resume goes on"
-            raise RunError(f"{run.path}: {text}.")
+            text = "its folder was removed while it ran, or moved, which ends it"
+            raise RunError(f"{run.path}: {text}; --resume goes on where it is now.")
         if report is None:
             raise RunError(f"{run.path}: this run is over{how_it_ended(run, presence_of(run))}.")
         show_end(run, report)
