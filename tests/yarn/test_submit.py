@@ -24,7 +24,10 @@ from elasticflow.run.config import make
 from elasticflow.run.folder import RunDir
 from elasticflow.storage.webhdfs import WebHdfs
 from elasticflow_yarn import preflight, submit
+from elasticflow_yarn.cluster import ResourceManager
+from elasticflow_yarn.errors import YarnBusy
 from elasticflow_yarn.share import YarnShare
+from tests.yarn.fakes import FakeManager, app
 from tests.yarn.local_hdfs import LocalHdfs
 
 PROGRAM = "import helper\n\n\ndef model():\n    pass\n\n\ndef forward(x, params):\n    pass\n"
@@ -324,6 +327,31 @@ def test_a_run_goes_on_with_the_program_that_it_has(
     assert run.config().program == "program/digits.py" and run.config().yarn == {"queue": "train"}
     assert before and after and before.run != after.run
     assert " --resume;" in driver.submitted[1]["master"]["script"]
+
+
+@pytest.mark.parametrize(
+    ("found", "stays"),
+    [(app("FAILED"), False), (None, False), (app("RUNNING"), True), (YarnBusy("no answer"), True)],
+)
+def test_what_an_application_that_died_has_left_goes_as_its_run_goes_on(
+    driver: FakeDriver, hdfs: LocalHdfs, monkeypatch: pytest.MonkeyPatch, found: Any, stays: bool
+) -> None:
+    """Skein's folder, with the key to it; not that of one which only ends, or may."""
+
+    def application(manager: object, id: str) -> Any:
+        if isinstance(found, YarnBusy):
+            raise found
+        return found
+
+    monkeypatch.setattr(ResourceManager, "of", lambda: FakeManager(app("RUNNING")))
+    monkeypatch.setattr(FakeManager, "application", application)
+    main(["submit", "yarn.yaml", "digits.py"])
+    left = hdfs.root / "user" / "ann" / ".skein" / ID
+    left.mkdir(parents=True)
+    left.joinpath(".skein.pem").write_text("secret")
+    monkeypatch.setattr(leading, "is_alive", lambda run: False)
+    assert main(["submit", "--resume", "--run-dir", f"hdfs:///{RUNS}/digits-1"]) == 0
+    assert left.exists() == stays and left.parent.exists()
 
 
 def test_a_run_that_its_own_specification_has_begun_goes_on_with_its_copy(

@@ -41,7 +41,7 @@ def entries(text: str, environ: Mapping[str, str] = os.environ) -> Iterator[Inde
         return
     try:
         index = _index(home(environ, FIND_S))
-        if _ID.fullmatch(text):
+        if is_id(text):
             yield from filter(None, [index.get(text)])
         else:
             yield from index.meant(text, lambda entry: text in _names(entry))
@@ -49,6 +49,11 @@ def entries(text: str, environ: Mapping[str, str] = os.environ) -> Iterator[Inde
         return  # nothing was submitted yet
     except (OSError, ElasticFlowError) as error:
         raise UnknownError(f"the list of runs on HDFS cannot be read: {error}") from error
+
+
+def is_id(text: str) -> bool:
+    """Whether it has the form of an application's id."""
+    return bool(_ID.fullmatch(text))
 
 
 def unasked(environ: Mapping[str, str] = os.environ) -> str:

@@ -21,7 +21,7 @@ import msgspec
 from elasticflow.cluster.folder import FolderBefore
 from elasticflow.cluster.missing import check_data
 from elasticflow.cluster.scripts import as_yaml
-from elasticflow.errors import ConfigError, RunError
+from elasticflow.errors import ConfigError, ElasticFlowError, RunError
 from elasticflow.leading import begin, check_folder
 from elasticflow.process.retry import is_away
 from elasticflow.program.copy import fetch, keep, take
@@ -128,7 +128,10 @@ def submit(chosen: Config, resume: bool) -> tuple[str, RunPath]:
             preflight.check_imports(program)
         archive = _pack(program) if program else _kept_program(run, chosen)
         folder = _made(folder, chosen)
+        before = run.host() if resume else None
         application = _begin(folder, _inside(chosen), program, archive, resume, first, driver)
+        if before:
+            _clear_after(before.id)
         return application, folder.path
 
 
@@ -194,6 +197,16 @@ def _begin(
         raise
     index.add(application, application_name(chosen, read(chosen.yarn)), str(run.path))
     return application
+
+
+def _clear_after(application: str) -> None:
+    """Removes Skein's folder of an application that died, or was killed: it holds the key to it, and nobody
+    else would. What hinders that is no reason not to go on."""
+    with contextlib.suppress(OSError, ElasticFlowError):
+        if index.is_id(application):
+            app = ResourceManager.of().application(application)
+            if app is None or app.over:
+                (index.home().parent / ".skein" / application).remove_tree()
 
 
 def _specification(
