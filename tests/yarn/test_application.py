@@ -151,6 +151,11 @@ def test_skeins_errors_are_ours(error: Exception, kind: type[YarnError]) -> None
     assert type(raised.value) is kind and raised.value.__cause__ is error
 
 
+def test_an_error_without_words_says_where_to_look() -> None:
+    with pytest.raises(YarnError, match=r"Skein: its ApplicationMaster failed .* application\.master\.log"):
+        Application(Client(ApplicationError(""))).add("worker", {})
+
+
 @pytest.mark.parametrize("error", [KeyError("worker_7"), ValueError("not running")])
 def test_to_kill_what_is_not_there_does_nothing(error: Exception) -> None:
     client = Client(error)

@@ -16,6 +16,9 @@ OVER = ("SUCCEEDED", "FAILED", "KILLED")
 CALL_S = 10.0
 """An ApplicationMaster answers in milliseconds, or it hangs."""
 
+SPEECHLESS = "its ApplicationMaster failed at it, and does not say why; application.master.log may tell"
+"""Of an error of which gRPC tells nothing: one that nobody there has caught."""
+
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """A container as Skein knows it now. Times are seconds since 1970; None: not known."""
@@ -167,6 +170,6 @@ def _translated() -> Iterator[None]:
     except exceptions.ConnectionError as error:
         raise ApplicationGone(f"the ApplicationMaster does not answer: {error}") from error
     except exceptions.SkeinError as error:
-        raise YarnError(f"Skein: {error}") from error
+        raise YarnError(f"Skein: {str(error) or SPEECHLESS}") from error
     except (KeyError, ValueError) as error:
         raise YarnRefused(f"Skein refuses: {error}") from error
