@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from elasticflow.checkpoint import commits, load_manifest
-from elasticflow.cluster.folder import FolderBefore
+from elasticflow.cluster.folder import FolderBefore, advice
 from elasticflow.cluster.presence import is_alive
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.master.fence import Superseded, claim, newest
@@ -66,7 +66,7 @@ def begin(run: RunDir, chosen: Config, job: str, program: str = "", id: str = ""
             run.create(chosen)
     except OSError as error:
         text = error.strerror or error
-        raise RunError(f"{run.path}: cannot be written: {text}; choose another --run-dir.") from error
+        raise RunError(f"{run.path}: cannot be written: {text}; {advice(error)}.") from error
 
 
 @contextlib.contextmanager

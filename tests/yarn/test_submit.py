@@ -284,6 +284,9 @@ def test_who_may_not_write_is_told_so(
     assert main(["submit", "yarn.yaml", "digits.py"]) == 1
     told = capsys.readouterr().err
     assert "digits-1: cannot be written just now: " in told and told.endswith("safe mode; try again later.\n")
+    hdfs.refused = OSError(errno.EDQUOT, "The DiskSpace quota of /user/ann is exceeded")
+    assert main(["submit", "yarn.yaml", "digits.py"]) == 1
+    assert "is exceeded; make room there, or have its quota raised." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

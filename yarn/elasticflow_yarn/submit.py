@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from elasticflow.cluster.folder import FolderBefore
+from elasticflow.cluster.folder import FolderBefore, advice
 from elasticflow.cluster.missing import check_data
 from elasticflow.cluster.scripts import as_yaml
 from elasticflow.errors import ConfigError, ElasticFlowError, RunError
@@ -295,7 +295,7 @@ def _unwritable(path: RunPath, error: OSError) -> RunError:
     """YarnBusy where that passes, such as a NameNode that is in safe mode: no other folder would help."""
     if is_away(error):
         return YarnBusy(f"{path}: cannot be written just now: {error}; try again later.")
-    return RunError(f"{path}: cannot be written: {error}; choose another --run-dir.")
+    return RunError(f"{path}: cannot be written: {error}; {advice(error)}.")
 
 
 # --- Skein ----------------------------------------------------------------------------------------
