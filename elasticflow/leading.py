@@ -147,13 +147,21 @@ def check_folder(run: RunDir, chosen: Config, resume: bool) -> None:
         if resume:
             check_resume(run, chosen)
         elif run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-            raise FolderTaken(
-                f"{run.path}: is not empty; go on with a run that is in it by --resume, or choose another "
-                "--run-dir."
-            )
+            raise FolderTaken(f"{run.path}: is not empty{_what_holds(run)} choose another --run-dir.")
     except OSError as error:
         text = error.strerror or error
         raise RunError(f"{run.path}: cannot be used: {text}; choose another --run-dir.") from error
+
+
+def _what_holds(run: RunDir) -> str:
+    """Of a folder in which no run can begin, what is in it, and what to do. Raises OSError."""
+    is_folder = run.path.is_dir()
+    if is_folder and run.settings.exists():
+        return "; go on with the run that is in it by --resume, or"
+    none = f", and holds no run (there is no {run.settings.name})"
+    if is_folder and run.client_keys.parent.exists():  # what is made first
+        return f"{none}: somebody begins one there just now, or was killed at that; remove it then, or"
+    return f"{none};"
 
 
 def check_resume(run: RunDir, chosen: Config) -> None:

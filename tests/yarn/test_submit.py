@@ -295,7 +295,7 @@ def test_who_may_not_write_is_told_so(
         (["--run-dir", "runs/one"], "--run-dir runs/one: a run on YARN has its folder on HDFS"),
         (
             ["--run-dir", "hdfs:///user"],
-            "hdfs:///user: is not empty; go on with a run that is in it",
+            "hdfs:///user: is not empty, and holds no run (there is no run.json); choose another --run-dir.",
         ),
     ],
 )
@@ -330,6 +330,24 @@ def test_a_run_goes_on_with_the_program_that_it_has(
     assert run.config().program == "program/digits.py" and run.config().yarn == {"queue": "train"}
     assert before and after and before.run != after.run
     assert " --resume;" in driver.submitted[1]["master"]["script"]
+
+
+def test_of_what_a_submission_that_was_killed_has_left_it_is_said_what_it_is(
+    driver: FakeDriver, hdfs: LocalHdfs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--resume would say that this is no run."""
+    hdfs.root.joinpath(RUNS, "one", "keys").mkdir(parents=True)
+    chosen = ["--run-dir", f"hdfs:///{RUNS}/one"]
+    assert main(["submit", "yarn.yaml", "digits.py", *chosen]) == 1
+    assert (
+        "/one: is not empty, and holds no run (there is no run.json): somebody begins one there just now"
+        in (told := capsys.readouterr().err)
+    )
+    assert told.endswith("or was killed at that; remove it then, or choose another --run-dir.\n")
+    hdfs.root.joinpath(RUNS, "one", "keys").rmdir()
+    assert main(["submit", "yarn.yaml", "digits.py", *chosen]) == 0
+    assert main(["submit", "yarn.yaml", "digits.py", *chosen]) == 1
+    assert "/one: is not empty; go on with the run that is in it by --resume, or" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
