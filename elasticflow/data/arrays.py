@@ -100,8 +100,13 @@ def _files_of(values: Iterable[Any]) -> list[LocalFile]:
 def as_array(name: str, value: Any) -> Array:
     """One column as an array; see ``Arrays`` for the dtype of lists.
 
-    Raises DataError if NumPy can make no rectangular array of it.
+    Raises DataError if NumPy can make no rectangular array of it, or has values masked.
     """
+    if np.ma.is_masked(value):
+        raise DataError(
+            f"Arrays: column {name!r} is an array with values masked, and a column has no mask. Say what "
+            "stands for them, x.filled(0), or leave those records out."
+        )
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:

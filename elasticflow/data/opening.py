@@ -18,6 +18,7 @@ from elasticflow.data.files import matching_files
 from elasticflow.data.hdf5 import HDF5
 from elasticflow.data.mapped import Indexed
 from elasticflow.data.npz import NPZ
+from elasticflow.data.owned import Owned, is_own
 from elasticflow.data.parquet import Parquet
 from elasticflow.data.source import Source
 from elasticflow.errors import DataError
@@ -117,7 +118,7 @@ def _joined(tests: list[Source]) -> Source:
 def one_source(what: str, spec: Any) -> Source:
     """The source that is meant, see ``open_source``. ``what`` names it in errors."""
     if isinstance(spec, Source):
-        return spec
+        return Owned(what, spec) if is_own(spec) else spec
     if isinstance(spec, Mapping) and spec and all(isinstance(key, str) for key in spec):
         return Arrays(**spec)
     if isinstance(spec, tuple | list) and spec:
