@@ -21,7 +21,7 @@ from elasticflow.cluster.presence import (
     wait_for_master,
     wait_until_over,
 )
-from elasticflow.errors import RunError
+from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.run.folder import ENDED, FAILURES, RunDir
 from elasticflow.run.telling import Past, Report, Status, WorkersSeconds
 from elasticflow.run.tracks import TrackDir
@@ -103,7 +103,10 @@ def show_end(run: RunDir, report: Report) -> None:
     if step is not None:
         storage = run.checkpoints()
         print(f"checkpoint: {run.checkpoint_place}/{checkpoint.folder_of(step)}")
-        print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
+        try:
+            print(f"digest: {checkpoint.digest(storage, checkpoint.load_manifest(storage, step))}")
+        except (OSError, ElasticFlowError) as error:  # how the run has ended is to be said all the same
+            print(f"digest: not to be had just now: {error}")
     if isinstance(run.path, Path):
         tracks = TrackDir(run.path / "tracks")
         for name, problem in tracks.read_problems().items():

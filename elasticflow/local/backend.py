@@ -335,13 +335,15 @@ class _Records:
         return {name: process for name, process in recorded_in(self.members).items() if process}
 
     def forget(self, name: str) -> None:
-        (self.members / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only disk: another master hears of it again
+            (self.members / name).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Leaves nothing of the nurseries' behind."""
+        """Leaves nothing of the nurseries' behind, where that can be."""
         shutil.rmtree(self.members, ignore_errors=True)
         for path in (self.nursery, self._keys / SOCKET):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def connect(self) -> sockets.socket:
         """A line to the nursery. Raises ConnectionRefusedError if there is none."""

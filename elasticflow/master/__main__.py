@@ -74,7 +74,8 @@ def main(argv: list[str] | None = None) -> int:
         if whereabouts.is_anothers():
             return
         backend.clear(arguments.run_dir)
-        run.address.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            run.address.unlink(missing_ok=True)
         run.sweep()
 
     run.journal.unlink(missing_ok=True)  # of a run before this one

@@ -12,6 +12,7 @@ import pytest
 from elasticflow import checkpoint
 from elasticflow.cli import digests
 from elasticflow.cli.main import main
+from elasticflow.cli.watching import show_end
 from elasticflow.run.config import make
 from elasticflow.run.folder import PastAttempt, RunDir, publish
 from elasticflow.run.telling import ToldBest
@@ -158,3 +159,20 @@ def test_runs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["compare", names[0]]) == 1
     assert "name two runs or more" in capsys.readouterr().err
     assert main(["compare", names[0], str(tmp_path / "d" / "e")]) == 1
+
+
+def test_the_end_of_a_run_whose_checkpoint_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line is the run's."""
+    ended(tmp_path / "run", "stopped")
+    for path in (tmp_path / "run").glob("checkpoints/*/manifest.json"):
+        path.unlink()
+        path.mkdir()
+    run = RunDir(tmp_path / "run")
+    report = run.read_report()
+    assert report is not None
+    show_end(run, report)
+    *_, told, last = capsys.readouterr().out.splitlines()
+    assert told.startswith("digest: not to be had just now: ")
+    assert last == "stopped: so it was"

@@ -263,6 +263,16 @@ def test_one_master_at_a_time(runs: Runs) -> None:
     other.close()
 
 
+def test_what_cannot_be_removed_ends_no_master(tmp_path: Path) -> None:
+    """As on a disk that is read-only by now; here it is a folder that stands there."""
+    place = local._Records(str(tmp_path))
+    for path in (place.members / "worker-1", place.nursery):
+        path.mkdir(parents=True)
+    place.forget("worker-1")
+    place.remove()
+    assert place.nursery.is_dir()
+
+
 def test_members_outlive_their_nursery(runs: Runs) -> None:
     master = runs.master()
     for name in ("worker-1", "worker-2", "server-1"):
