@@ -120,12 +120,19 @@ def test_a_leader_that_is_requeued_after_its_run_was_stopped(run: SlurmRun) -> N
     assert run.stop(held_at="step 20").returncode == 0
     code, output = run.wait()
     assert code == EXIT_CODES["stopped"], output
-    run.wait_until_squeue(lambda: not run.cluster.jobs())  # SLURM forgets who is requeued while it completes
+    run.wait_until_squeue(lambda: not run.cluster.jobs())
     before, report = run.dir.report.read_bytes(), run.report()
-    run.cluster.run("scontrol", "requeue", str(run.job))
-    run.cluster.run("scontrol", "update", f"JobId={run.job}", "StartTime=now")  # not after two minutes
     log = run.dir.logs / "leader.log"
-    run.wait_until_squeue(lambda: "has ended before: stopped: " in log.read_text())
+
+    def says_so() -> bool:
+        if not run.cluster.jobs():  # again: SLURM forgets who is requeued while it still completes somewhere
+            run.cluster.run("scontrol", "requeue", str(run.job), check=False)
+            run.cluster.run(
+                "scontrol", "update", f"JobId={run.job}", "StartTime=now", check=False
+            )  # not later
+        return "has ended before: stopped: " in log.read_text()
+
+    run.wait_until_squeue(says_so)
     run.leaves_nothing()
     assert run.dir.report.read_bytes() == before and report.state == "stopped"
     assert not run.dir.address.exists()
