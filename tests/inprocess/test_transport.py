@@ -60,6 +60,7 @@ KEYS = make_keys()
 SERVER = KEYS.of("server-0")
 WORKER, OWNER = KEYS.of("worker-1"), KEYS.of(CLIENT)
 WAIT_MS = 5000
+ROUNDS = 20
 WAY = SERVER.pass_for("worker-1", 1)
 PUSH = Push(tick=1, parcel=0, level=0, index=3)
 
@@ -835,6 +836,41 @@ def test_every_connection_is_closed_once_however_often_descriptors_are_reused(
     assert set(closed) == spoke and len(closed) == len(spoke) and stays not in spoke
     assert master._router._fds.keys() == {stays}
     member.close()
+
+
+def test_the_newer_of_two_connections_with_one_descriptor_is_the_one_that_is_open(
+    context: Context, master: ControlListener
+) -> None:
+    """The older one has closed before anything of it is read. In most rounds they have the same one."""
+
+    def descriptors() -> list[str]:
+        return sorted(os.listdir("/proc/self/fd"))
+
+    def until(held: list[str]) -> None:
+        for _ in range(WAIT_MS):
+            if descriptors() == held:
+                return
+            zmq.select([], [], [], timeout=0.001)
+        pytest.fail(f"{descriptors()}, and never {held}")
+
+    before, hello = descriptors(), signed_frame(OWNER, StatusRequest())
+    for _ in range(ROUNDS):
+        older = control_link(context, OWNER, f"tcp://127.0.0.1:{master.port}")
+        older.send(hello)
+        assert master.socket.poll(WAIT_MS)
+        while_open = descriptors()
+        older.close(linger=WAIT_MS)
+        until(before)
+        newer = control_link(context, OWNER, f"tcp://127.0.0.1:{master.port}")
+        newer.send(hello)
+        until(while_open)
+        (first, _), (second, _) = told(master), told(master)
+        assert list(master.closed()) == [first]
+        master.send(second, Beat(incarnation=1))
+        assert newer.poll(WAIT_MS)
+        newer.close()
+        until(before)
+        assert list(master.closed()) == [second]
 
 
 @pytest.mark.parametrize(
