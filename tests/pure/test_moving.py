@@ -364,6 +364,23 @@ def test_servers_that_waited_to_be_carried_have_other_names_for_the_next_master(
     assert set(run.load) == {"worker-2"} and not set(run.state.row.names) & set(before)
 
 
+def test_the_first_servers_that_a_master_died_of_are_no_members_of_the_next_one() -> None:
+    """It had learnt of the program from a worker, told it to carry them, and written down none of that."""
+    run = CarriedRun(workers="1")
+    memory = msgspec.json.decode(msgspec.json.encode(run.state.memory()), type=Memory)
+    run.join("worker-1", spec=LARGE)
+    before = names(ac.StartAction, run.tell(ev.ClockEvent()))
+    assert len(before) == 4
+    run.state = MasterState(run.state.config, memory=memory)
+    run.answer(run.state.adopt({"worker-1": 1}, run.now_s))
+    for name in before:
+        (quit,) = only(ac.QuitAction, run.join(name))
+        assert quit.name == name
+    run.come("worker-1")
+    run.check()
+    assert not set(run.state.row.names) & set(before)
+
+
 def test_a_generation_that_a_master_died_of_is_not_begun_by_another_one() -> None:
     """A relay has it from the one before, and would take no other by that number: all begin the next."""
     run = CarriedRun(workers="2")
