@@ -9,6 +9,7 @@
     ├── CheckpointError    a checkpoint is missing, damaged, or of another model
     ├── RunError           a run is in use, is not there, does not answer, or ended short of its end
     │   ├── NoRunError        there is no such run
+    │   │   └── ElsewhereError    there are its checkpoints, and its folder is not here
     │   └── UnknownError      how a run is cannot be told now: who would know does not answer
     ├── ProtocolError      a message is malformed, or its sender is not who it must be
     └── BrokenError        the promise itself: bits that were sent and bits that came differ
@@ -56,6 +57,10 @@ class RunError(ElasticFlowError, RuntimeError):
 
 class NoRunError(RunError):
     """There is no run of that name, or in that folder."""
+
+
+class ElsewhereError(NoRunError):
+    """Where a run's checkpoints are is known, and its folder is not here: another machine's, or gone."""
 
 
 class UnknownError(RunError):

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from elasticflow.cluster.presence import Presence, how_it_ended
-from elasticflow.errors import NoRunError, UnknownError
+from elasticflow.errors import ElsewhereError, NoRunError, UnknownError
 from elasticflow.process.retry import is_away
 from elasticflow.process.texts import as_json
 from elasticflow.run.folder import RunDir
 from elasticflow.run.telling import Killed, Untold
 
-UNKNOWN, ABSENT = "unknown", "absent"
-"""States, in JSON, of what cannot be asked and of what is not there."""
+UNKNOWN, ABSENT, ELSEWHERE = "unknown", "absent", "elsewhere"
+"""States, in JSON, of what cannot be asked, of what is not there, and of a run whose folder is not here."""
 
 
 @contextlib.contextmanager
@@ -34,7 +34,8 @@ def told(in_json: bool) -> Iterator[None]:
             raise UnknownError(f"cannot be asked just now: {error}") from error
     except (NoRunError, UnknownError) as error:
         if in_json:
-            state = UNKNOWN if isinstance(error, UnknownError) else ABSENT
+            state = ELSEWHERE if isinstance(error, ElsewhereError) else ABSENT
+            state = UNKNOWN if isinstance(error, UnknownError) else state
             print(formatted(Untold(state=state, text=str(error))))
         raise
 

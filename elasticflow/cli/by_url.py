@@ -15,7 +15,7 @@ import msgspec
 
 from elasticflow.checkpoint import commits, load_manifest
 from elasticflow.checkpoint.place import PlaceOwner, normal, owner_of, take_over
-from elasticflow.errors import ConfigError, NoRunError, RunError, UnknownError
+from elasticflow.errors import ConfigError, ElsewhereError, NoRunError, RunError, UnknownError
 from elasticflow.program.copy import gather
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir, publish, remove_tree
@@ -47,14 +47,14 @@ def placed(chosen: Config, runs: str | os.PathLike[str], *, several: bool = Fals
 
 
 def run_of(url: str) -> RunDir:
-    """The run whose folder that is, or whose checkpoints lie there. Raises NoRunError if it is not here,
-    ConfigError, UnknownError."""
+    """The run whose folder that is, or whose checkpoints lie there. Raises NoRunError, of which
+    ElsewhereError if it is not here, ConfigError, UnknownError."""
     run, owner = _look_up(url)
     if run:
         return run
     if owner is None:
         raise NoRunError(f"{url}: there is no run, and no checkpoints of one.")
-    raise NoRunError(
+    raise ElsewhereError(
         f"{url}: holds the checkpoints of {owner}, and that folder is not here. Ask where it is; or, if it "
         f"is gone, have the run go on here: 'elasticflow train PROGRAM --resume --run-dir {url}', with the "
         "settings that it had."

@@ -287,7 +287,8 @@ class LiveStatus(Status, kw_only=True):
 
 
 class Untold(msgspec.Struct, kw_only=True):
-    """Of a run of which there is no status. state: ``waiting``, ``killed``, ``unknown`` or ``absent``."""
+    """Of a run of which there is no status. state: ``waiting``, ``killed``, ``unknown``, ``absent`` or
+    ``elsewhere``."""
 
     state: str
     text: str

@@ -9,6 +9,9 @@
 # that has finished is left as it is. So a scheduler may call this as often as it likes. Where a run cannot
 # be asked, since HDFS, SLURM or YARN does not answer, nothing is begun: it is asked again every minute.
 #
+# RUN may be a URL, where its checkpoints are to lie. If the run's folder is not here, as on a new machine in the
+# place of one that was taken away, it goes on here where NIGHTLY_TAKE_OVER=1 says that no other machine has it.
+#
 # 0 finished; 1 failed, or could not begin; 2 wrong usage; 3 stopped before its end, as by --time-limit;
 # 4 diverged, 5 stalled, 6 broken: nothing goes on by itself, a person is to look; 75 nobody has answered for
 # six hours (NIGHTLY_TRIES times every NIGHTLY_AGAIN_S seconds): try again later.
@@ -37,6 +40,12 @@ case $state in
     absent) exec elasticflow "$@" --run-dir "$run" ;;
     finished | diverged | stalled | broken) ;;
     failed | stopped | killed) exec elasticflow "$@" --run-dir "$run" --resume ;;
+    elsewhere)
+        [ "${NIGHTLY_TAKE_OVER:-}" != 1 ] || exec elasticflow "$@" --run-dir "$run" --resume
+        elasticflow status "$run" >&2
+        echo "NIGHTLY_TAKE_OVER=1 has it go on here." >&2
+        exit 1
+        ;;
     "") # not even that could be asked
         elasticflow status "$run" >&2
         exit 1

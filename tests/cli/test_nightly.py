@@ -172,6 +172,7 @@ BEGIN, RESUME = "train x.py --run-dir RUN", "train x.py --run-dir RUN --resume"
         ([("finished", 0), ("finished", 0)], ["0"]),
         ([("running", 0), ("unknown", 75), ("stopped", 0)], ["3", "attach RUN"]),
         ([("diverged", 0), ("diverged", 0)], ["4"]),
+        ([("elsewhere", 1), ("elsewhere", 1)], ["1"]),
         ([("", 1)], ["1"]),
         ([("", 127)], ["1"]),
     ],
@@ -181,6 +182,14 @@ def test_the_script_begins_nothing_anew_that_cannot_be_asked(
 ) -> None:
     """Only what is said not to be there is begun; what nobody answers for is waited for."""
     assert answers(*states) == called
+
+
+def test_the_script_goes_on_in_another_machines_place_if_it_is_told_to(
+    answers: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTLY_TAKE_OVER", "1")
+    assert answers(("elsewhere", 1)) == ["0", RESUME]
+    assert answers(("absent", 1)) == ["0", BEGIN]
 
 
 def test_the_script_does_not_wait_for_ever(

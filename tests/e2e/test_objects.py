@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -221,12 +222,14 @@ def test_a_run_is_named_by_its_url_and_outlives_its_machine(
         (run.path / "owner.json").rename(here / "owner.json")  # what lies at the place names another folder
         for command, words in (
             (("status", url), f"holds the checkpoints of {run.path}"),
+            (("status", url, "--json"), "and that folder is not here"),
             (("train", "--resume", "--run-dir", url), "name its program, and its settings"),
             ((*begin, "--resume", "--seed", 1), "was made with seed 0, now it is 1"),
             (("train", PROGRAMS / "swept_torch.py", *begin[2:], "--resume"), "is not the program of the"),
         ):
             refused = cli(*command, cwd=there)
             assert refused.returncode == 1 and words in refused.stderr, refused.stderr
+            assert not refused.stdout or json.loads(refused.stdout)["state"] == "elsewhere"
             assert not list(there.iterdir())
         done = cli(*begin, "--resume", cwd=there)
         assert done.returncode == 0, done.stderr
