@@ -162,7 +162,8 @@ def owner_of(place: str) -> PlaceOwner | None:
     storage = storage_of(place)
     names = _names(storage)
     if OWNER in names:
-        return _owner(storage)
+        with suppress(FileNotFoundError):  # somebody takes it over just now
+            return _owner(storage)
     return UNKNOWN if _holds_any(storage, names) else None
 
 
@@ -230,7 +231,7 @@ def _owner(storage: Storage) -> PlaceOwner:
     with storage.open(OWNER) as file:
         try:
             return from_json(file.read(MOST_BYTES), PlaceOwner)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             return UNKNOWN
 
 

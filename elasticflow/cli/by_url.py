@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+from contextlib import suppress
 
 import msgspec
 
@@ -18,7 +19,7 @@ from elasticflow.checkpoint.place import PlaceOwner, normal, owner_of, take_over
 from elasticflow.errors import ConfigError, ElsewhereError, NoRunError, RunError, UnknownError
 from elasticflow.program.copy import gather
 from elasticflow.run.config import Config
-from elasticflow.run.folder import RunDir, publish, remove_tree
+from elasticflow.run.folder import RunDir, publish
 from elasticflow.run.work import check_same_work
 from elasticflow.storage import storage_of
 from elasticflow.storage.urls import is_hdfs, is_url, split
@@ -99,11 +100,21 @@ def _look_up(url: str) -> tuple[RunDir | None, PlaceOwner | None]:
         raise UnknownError(f"{url}: cannot be read: {error.strerror or error}.") from error
     if owner is None:
         return of_yarn, None
-    run = RunDir(owner.run)
-    if is_url(owner.run):
-        return run, owner
-    is_here = run.settings.exists() and run.checkpoint_place == place and run.claim_id() == owner.id
-    return run if is_here else None, owner
+    return _here(owner, place), owner
+
+
+def _here(owner: PlaceOwner, place: str) -> RunDir | None:
+    """The run in the owner's folder, if that is here, and is the one whose checkpoints lie at the place."""
+    try:
+        run = RunDir(owner.run)
+        is_here = run.settings.exists() and run.checkpoint_place == place and run.claim_id() == owner.id
+    except ConfigError:
+        return None  # in a store where no run can be: the file is damaged
+    except OSError as error:
+        if is_url(owner.run):
+            raise UnknownError(f"{owner.run}: cannot be read: {error.strerror or error}.") from error
+        return None  # below a folder that is closed to us, as where somebody else's home is called so here
+    return run if is_here else None
 
 
 def _check_same(url: str, chosen: Config, anew: bool) -> None:
@@ -124,23 +135,40 @@ def _check_same(url: str, chosen: Config, anew: bool) -> None:
 
 def _taken_over(url: str, chosen: Config) -> RunDir:
     """A new folder for the run, as if its own had been moved there."""
-    run = RunDir(chosen.run_dir)
-    folder = run.folder
+    run, made = RunDir(chosen.run_dir), not os.path.exists(chosen.run_dir)
+    _check_empty(run, url)
+    lock = run.hold()  # whoever does the same here just now ends, and removes nothing
     try:
-        if folder.exists() and any(folder.iterdir()):
-            raise RunError(
-                f"{folder}: is not empty, and is to be the folder of the run whose checkpoints lie at {url}; "
-                "move it away, or go on in another directory."
-            )
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be made: {error.strerror}.") from error
-    try:
-        publish(run.claim, take_over(normal(url), str(folder)))
-        run.write_settings(msgspec.structs.replace(chosen, checkpoint_place=normal(url)))
-    except BaseException as error:
-        remove_tree(folder)
-        if isinstance(error, OSError):
-            raise RunError(f"{folder}: cannot be written: {error.strerror}.") from error
-        raise
+        _check_empty(run, url)
+        try:
+            run.write_settings(msgspec.structs.replace(chosen, checkpoint_place=normal(url)))
+            publish(run.claim, take_over(normal(url), str(run.folder)))
+        except BaseException as error:
+            _undo(run, made)
+            if isinstance(error, OSError):
+                raise RunError(f"{run.folder}: cannot be written: {error.strerror}.") from error
+            raise
+    finally:
+        os.close(lock)
     return run
+
+
+def _check_empty(run: RunDir, url: str) -> None:
+    """Raises RunError if there is anything in that folder, or it cannot be read."""
+    try:
+        if run.folder.exists() and any(path != run.lock for path in run.folder.iterdir()):
+            raise RunError(
+                f"{run.folder}: is not empty, and is to be the folder of the run whose checkpoints lie at "
+                f"{url}; move it away, or go on in another directory."
+            )
+    except OSError as error:
+        raise RunError(f"{run.folder}: cannot be used: {error.strerror}.") from error
+
+
+def _undo(run: RunDir, made: bool) -> None:
+    """Leaves nothing in the folder, which was empty. made: it was not there either."""
+    with suppress(OSError):
+        for path in (run.claim, run.settings, run.lock):
+            path.unlink(missing_ok=True)
+        if made:
+            run.folder.rmdir()

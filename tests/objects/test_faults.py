@@ -8,15 +8,19 @@ import sys
 import threading
 
 import fsspec
+import msgspec
 import numpy as np
 import pytest
 import s3fs
 
 from elasticflow import checkpoint
 from elasticflow.checkpoint import place
-from elasticflow.errors import CheckpointError, ConfigError
+from elasticflow.checkpoint.place import PlaceOwner
+from elasticflow.cli import by_url
+from elasticflow.errors import CheckpointError, ConfigError, NoRunError, RunError
 from elasticflow.process.retry import is_away
 from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
 from elasticflow.storage import RemoteStorage, objects, storage_of
 from tests.checkpoint.saving import make_model, save
 from tests.hdfs.test_checkpoints import test_checkpoints_are_committed_and_pruned
@@ -291,6 +295,61 @@ def test_a_claim_whose_answer_is_lost_is_ones_own(s3, fs, url, tmp_path):
     s3.fail("lose", "PUT", "owner.json", times=2)
     s3.fail("lose", "POST", "?delete", times=1)
     assert place.take_over(here, str(tmp_path / "b")) == place.owner_of(here)
+
+
+def test_a_place_whose_owner_is_no_run(fs, url, tmp_path):
+    """What a store says of whose its checkpoints are leads nowhere else, and keeps nobody out."""
+    here = f"{url}/models/a"
+    place.settle(here, str(tmp_path / "a"))
+    save(storage_of(here), make_model(), 100)
+    other = RunDir(tmp_path / "other")
+    other.path.mkdir()
+    other.write_settings(Config(checkpoint_dir=f"{url}/models", checkpoint_place=here))
+    for said in (
+        b"",
+        b'{"run": "\xff", "host": "h"}',
+        b'{"x": ' + b"[" * 40_000,
+        *(
+            msgspec.json.encode(PlaceOwner(run, "h", "id"))
+            for run in ("", "/a\0b", "/" + "a" * 5000, here, "s3://a:b@c/d", "://", str(other.path))
+        ),
+    ):
+        fs.pipe_file(f"{here}/owner.json", said)
+        with pytest.raises(NoRunError, match="that folder is not here"):
+            by_url.run_of(here)
+
+
+def test_of_two_that_go_on_in_one_folder_one_has_it(url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here = f"{url}/models/a"
+    place.settle(here, "/gone/a")
+    chosen = Config(run_dir=here, program="a.py")
+
+    def meanwhile(*arguments):
+        with pytest.raises(RunError, match="another run is using this folder|is not empty"):
+            by_url.resumed(chosen, "runs", anew=False, only_look=False)
+        return place.take_over(*arguments)
+
+    monkeypatch.setattr(by_url, "take_over", meanwhile)
+    run = by_url.resumed(chosen, "runs", anew=False, only_look=False)
+    assert place.owner_of(here) == place.check(here, str(run.path), run.claim_id())
+    assert by_url.run_of(here).config().program == "a.py"
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_take_over_that_fails_leaves_the_folder_as_it_was(s3, url, tmp_path, monkeypatch, is_there):
+    monkeypatch.chdir(tmp_path)
+    here = f"{url}/models/a"
+    first = place.settle(here, "/gone/a")
+    if is_there:
+        (tmp_path / "runs" / "a").mkdir(parents=True)
+    s3.fail("deny", "POST", "?delete", times=9)
+    s3.fail("deny", "DELETE", "owner.json", times=9)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        by_url.resumed(Config(run_dir=here, program="a.py"), "runs", anew=False, only_look=False)
+    s3.heal()
+    assert place.owner_of(here) == first
+    assert list(tmp_path.rglob("runs/*")) == ([tmp_path / "runs" / "a"] if is_there else [])
 
 
 def test_of_two_runs_that_settle_at_once_one_has_the_place(url, tmp_path):
