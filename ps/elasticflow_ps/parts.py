@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 
@@ -25,12 +26,23 @@ class _OvertakenError(Exception):
 
 
 class Parts:
-    """send: takes messages to the master. patience_s: how long a write that fails is tried again."""
+    """send: takes messages to the master. patience_s: how long a write that fails is tried again.
+
+    alone: whether nobody but this run can write there. Else another may have taken the place over, without
+    this one's knowledge as yet, and files that are called alike would be in each other's place.
+    """
 
     def __init__(
-        self, name: str, storage: Storage, patience_s: float, send: Callable[[ToMaster], None]
+        self,
+        name: str,
+        storage: Storage,
+        patience_s: float,
+        send: Callable[[ToMaster], None],
+        *,
+        alone: bool = True,
     ) -> None:
         self._name, self._storage, self._send = name, storage, send
+        self._of = name if alone else f"{name}-{secrets.token_hex(4)}"
         self._background = Background(patience_s)
         self._generation = 0
         self._written: list[Written] = []
@@ -78,10 +90,10 @@ class Parts:
                 raise _OvertakenError(f"generation {generation} is over")
             begun_s = time.monotonic()
             part = write_part(
-                self._storage, folder, part_name(generation, self._name), layout, snapshot.chunks()
+                self._storage, folder, part_name(generation, self._of), layout, snapshot.chunks()
             )
             if rows:
-                chain = rows.write(self._storage, row_file_name(rows.step, generation, self._name))
+                chain = rows.write(self._storage, row_file_name(rows.step, generation, self._of))
                 part = msgspec.structs.replace(part, rows=chain)
             took_s = time.monotonic() - begun_s
             return part

@@ -129,7 +129,8 @@ class ParameterServer:
         self._keeping = Keeping(self._ways, self._decisions)
         patience_s = settings.storage_patience_s
         self._chunks = Chunks(storage, patience_s, self._ways, self._keeping, self._serve, self._tell_trouble)
-        self._parts = Parts(settings.name, storage, patience_s, master.send)
+        alone = not settings.checkpoint_place
+        self._parts = Parts(settings.name, storage, patience_s, master.send, alone=alone)
         self._now: Generation | None = None
         self._serving: Serving | None = None
         self._relaying: Relaying | None = None

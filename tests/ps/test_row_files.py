@@ -67,14 +67,14 @@ class SlowStorage(DirectoryStorage):
 class Server:
     """Of a row of one, with a table; and its master, which keeps one checkpoint."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, alone: bool = True) -> None:
         self.storage = SlowStorage(path)
         self.parcels = parcels_of(LAYOUT, range(len(LAYOUT.chunks)))
         self.store = self.new_store()
         for parcel in self.parcels:
             self.store.initialise(0, parcel, [np.zeros(len(span), span.dtype) for span in parcel.state])
         self.said: list[Written | Troubled] = []
-        self.parts = Parts("server-0", self.storage, 0.0, self.said.append)  # type: ignore[arg-type]
+        self.parts = Parts("server-0", self.storage, 0.0, self.said.append, alone=alone)  # type: ignore[arg-type]
         self.parts.enter(1)
         self.step = 0
 
@@ -210,3 +210,19 @@ def test_one_after_the_other(server: Server) -> None:
         server.train([*{number % 7, number}], steps=2)
         server.commit(server.cut())
         server.check(server.step)
+
+
+def test_a_run_whose_place_was_taken_over_writes_over_nothing(tmp_path: Path) -> None:
+    """It was frozen, say, and does not know as yet; its servers are called as those that go on are, and its
+    model may be another, as with ``mode: async``."""
+    before, now = (Server(tmp_path, alone=False) for _ in range(2))
+    before.train([1, 2, 3])
+    now.train()
+    step = now.cut()
+    now.written(step)
+    assert before.cut() == step
+    before.written(step)
+    now.commit(step)
+    now.check(step)
+    for server in (before, now):
+        server.parts.close()
