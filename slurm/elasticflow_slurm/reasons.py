@@ -192,6 +192,13 @@ def waiting(
     return text
 
 
+def advice(job: SlurmJob) -> str:
+    """What to do for a worker's job that asks for more time than it is ever given, to follow why it waits."""
+    if "Wall" not in job.reason or not _OF_ONE_JOB.match(job.reason):
+        return ""
+    return "; it will not start: stop the run, and resume it with a shorter slurm.time"
+
+
 def leader_waiting(job: SlurmJob, at: float) -> str:
     """Why a leader's job waits, and what to do where it will not start by itself."""
     if not job.reason:

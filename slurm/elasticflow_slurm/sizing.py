@@ -318,7 +318,8 @@ class SlurmSizing(Sizing[SlurmAsk, SlurmJob]):
             # In a line of ours only the first waits for resources, the others for the first.
             first, without = next((each for each in told if each[0].reason == "Resources"), told[0])
             start_at, at = self._expected_at, self._clock.at or 0.0
-            return reasons.waiting(first, gpus=self._config.gpus, start_at=start_at, at=at, without=without)
+            words = reasons.waiting(first, gpus=self._config.gpus, start_at=start_at, at=at, without=without)
+            return words + reasons.advice(first)
         if moving := sum(ask.phase is AskPhase.WITHDRAWN for ask in wanted):
             return f"{reasons.jobs(moving, 'move')} to another place"
         if standing := next((ask.sight for ask in wanted if self._stands(ask)), None):
