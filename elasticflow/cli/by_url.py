@@ -34,7 +34,7 @@ def placed(chosen: Config, runs: str | os.PathLike[str], *, several: bool = Fals
     if not is_url(chosen.run_dir):
         return chosen
     base, name = posixpath.split(normal(chosen.run_dir))
-    if not name or not is_url(base) or split(chosen.run_dir)[2] == "/":
+    if name in ("", ".") or not is_url(base) or split(chosen.run_dir)[2] == "/":
         raise ConfigError(
             f"run_dir: {chosen.run_dir}: name a folder in it, such as s3://bucket/runs/night-1."
         )

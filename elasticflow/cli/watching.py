@@ -23,7 +23,7 @@ from elasticflow.cluster.presence import (
 )
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.run.folder import ENDED, FAILURES, RunDir
-from elasticflow.run.telling import Past, Report, Status, WorkersSeconds
+from elasticflow.run.telling import TAKEN_OVER, Past, Report, Status, WorkersSeconds
 from elasticflow.run.tracks import TrackDir
 
 
@@ -163,7 +163,7 @@ def users_part(trace: str, program: str) -> str:
 
 def _how_to_go_on(run: RunDir, report: Report) -> str:
     """What is missing of a run that failed on the way, and what would get it done."""
-    if report.first_step_s is None or report.steps_total is None:
+    if report.first_step_s is None or report.steps_total is None or report.text.endswith(TAKEN_OVER):
         return ""
     kept = report.checkpoint_step
     missing = report.steps_total - (kept or 0)

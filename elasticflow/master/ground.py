@@ -9,7 +9,7 @@ from elasticflow.checkpoint.place import lost_to
 from elasticflow.master.reporting import leave_report
 from elasticflow.process.retry import RemovedError
 from elasticflow.run.folder import RunDir
-from elasticflow.run.telling import Report
+from elasticflow.run.telling import TAKEN_OVER, Report
 from elasticflow.run.whereabouts import Whereabouts
 from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.background import Background
@@ -62,7 +62,7 @@ class Ground:
     def _lost_to(self) -> str:
         """Who goes on with the checkpoints by now, if that is not this run. Raises OSError."""
         owner = lost_to(self._place, self._claim) if self._claim else None
-        return f"{self._place}: {owner} goes on with these checkpoints by now" if owner else ""
+        return f"{self._place}: {owner} {TAKEN_OVER}" if owner else ""
 
     def leave(self, report: Report, patience_s: float) -> None:
         """Leaves the report where the folder is by now, if that is known, and never in another run's."""

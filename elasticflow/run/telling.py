@@ -300,6 +300,10 @@ class Killed(Untold, kw_only=True):
     cluster_end: dict[str, Any] | None
 
 
+TAKEN_OVER = "goes on with these checkpoints by now"
+"""How the text of a report ends if another run does, so that this one is not to be resumed."""
+
+
 class Remembered(Past, kw_only=True):
     """What the master of a run that was killed wrote down last, beside what ``Killed`` says."""
 

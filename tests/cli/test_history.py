@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from elasticflow import checkpoint
@@ -15,7 +16,7 @@ from elasticflow.cli.main import main
 from elasticflow.cli.watching import show_end
 from elasticflow.run.config import make
 from elasticflow.run.folder import PastAttempt, RunDir, publish
-from elasticflow.run.telling import ToldBest
+from elasticflow.run.telling import TAKEN_OVER, ToldBest
 from tests.checkpoint.saving import make_manifest, make_model, write_parts
 from tests.telling import report_of
 
@@ -176,3 +177,17 @@ def test_the_end_of_a_run_whose_checkpoint_cannot_be_read(
     *_, told, last = capsys.readouterr().out.splitlines()
     assert told.startswith("digest: not to be had just now: ")
     assert last == "stopped: so it was"
+
+
+def test_a_run_whose_checkpoints_another_has_is_not_said_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(tmp_path / "run", "failed")
+    run = RunDir(tmp_path / "run")
+    report = run.read_report()
+    assert report is not None
+    report = msgspec.structs.replace(report, first_step_s=1.0, steps_total=40)
+    show_end(run, report)
+    assert "steps are missing; " in capsys.readouterr().err
+    show_end(run, msgspec.structs.replace(report, text=f"s3://bucket/runs/a: /b/a (begun on h) {TAKEN_OVER}"))
+    assert capsys.readouterr().err.splitlines()[-1].endswith(TAKEN_OVER)

@@ -28,7 +28,9 @@ def test_where_things_lie(run_dir: str, folder: str, base: str, several: str) ->
     assert (chosen.run_dir, chosen.checkpoint_dir) == (folder, several)
 
 
-@pytest.mark.parametrize("run_dir", ["s3://bucket", "s3://bucket/", "hdfs:///", "hdfs:///name", "s3://"])
+@pytest.mark.parametrize(
+    "run_dir", ["s3://bucket", "s3://bucket/", "s3://bucket/runs/.", "hdfs:///", "hdfs:///name", "s3://"]
+)
 def test_a_url_without_a_folder(run_dir: str) -> None:
     with pytest.raises(ConfigError, match="bucket"):
         placed(Config(run_dir=run_dir), "runs")

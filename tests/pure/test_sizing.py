@@ -987,7 +987,8 @@ REASONS = {
     "AssocGrpCpuLimit": "1 of 2: AssocGrpCpuLimit (SLURM's limit)",
     "QOSMaxGRESPerJob": "1 of 2: job 102 asks for what a limit of SLURM's gives to no job (QOSMaxGRESPerJob)",
     "QOSMaxWallDurationPerJobLimit": "1 of 2: job 102 asks for what a limit of SLURM's gives to no job "
-    "(QOSMaxWallDurationPerJobLimit); it will not start: stop the run, and resume it with a shorter slurm.time",
+    "(QOSMaxWallDurationPerJobLimit); it will not start: stop the run, and resume it with a shorter "
+    "slurm.time",
     "QOSNotAllowed": "1 of 2: job 102 waits: QOSNotAllowed",
     "ReqNodeNotAvail, UnavailableNodes:g4": "1 of 2: nodes of partition gpu are down, drained or reserved",
     "PartitionDown": "1 of 2: partition gpu is down",
