@@ -141,8 +141,8 @@ def _taken_over(url: str, chosen: Config) -> RunDir:
     try:
         _check_empty(run, url)
         try:
-            run.write_settings(msgspec.structs.replace(chosen, checkpoint_place=normal(url)))
             publish(run.claim, take_over(normal(url), str(run.folder)))
+            run.write_settings(msgspec.structs.replace(chosen, checkpoint_place=normal(url)))
         except BaseException as error:
             _undo(run, made)
             if isinstance(error, OSError):
@@ -154,9 +154,11 @@ def _taken_over(url: str, chosen: Config) -> RunDir:
 
 
 def _check_empty(run: RunDir, url: str) -> None:
-    """Raises RunError if there is anything in that folder, or it cannot be read."""
+    """Raises RunError if there is anything in that folder but what a kill while it was made has left, or it
+    cannot be read."""
+    ours = (run.lock, run.claim)  # the settings come last
     try:
-        if run.folder.exists() and any(path != run.lock for path in run.folder.iterdir()):
+        if run.folder.exists() and any(path not in ours for path in run.folder.iterdir()):
             raise RunError(
                 f"{run.folder}: is not empty, and is to be the folder of the run whose checkpoints lie at "
                 f"{url}; move it away, or go on in another directory."

@@ -352,6 +352,18 @@ def test_a_take_over_that_fails_leaves_the_folder_as_it_was(s3, url, tmp_path, m
     assert list(tmp_path.rglob("runs/*")) == ([tmp_path / "runs" / "a"] if is_there else [])
 
 
+def test_a_take_over_that_was_killed_is_made_again(url, tmp_path, monkeypatch):
+    """Its settings are written last: until then there is no run in the folder."""
+    monkeypatch.chdir(tmp_path)
+    here = f"{url}/models/a"
+    place.settle(here, "/gone/a")
+    run = RunDir(tmp_path / "runs" / "a")
+    os.close(run.hold())
+    run.claim.write_text("{}")
+    again = by_url.resumed(Config(run_dir=here, program="a.py"), "runs", anew=False, only_look=False)
+    assert again.claim_id() == place.owner_of(here).id
+
+
 def test_of_two_runs_that_settle_at_once_one_has_the_place(url, tmp_path):
     barrier, refused = threading.Barrier(2), []
 
