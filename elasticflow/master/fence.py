@@ -26,10 +26,10 @@ class Superseded(RunError):
     """Another master has this run by now."""
 
 
-def claim(storage: Storage) -> int:
-    """A number higher than anybody has claimed. Raises OSError if the storage fails."""
+def claim(storage: Storage, above: int = 0) -> int:
+    """A number higher than anybody has claimed, and than this. Raises OSError if the storage fails."""
     while True:
-        term = newest(storage) + 1
+        term = max(newest(storage), above) + 1
         try:
             with storage.create(f"{FOLDER}/{term:08}"):
                 pass

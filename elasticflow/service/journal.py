@@ -207,7 +207,8 @@ class ServiceJournal:
         files.folder.mkdir(mode=0o700, exist_ok=True)
         self._storage = storage_of(str(folder))
         self._file: int | None = None
-        self.term = claim(self._storage)
+        # A journal that was put back without its terms: what is written goes after all that there is.
+        self.term = claim(self._storage, above=max(files.all(), default=ChapterId(0)).term)
         newest_file = files.newest()
         if newest_file is None:
             self.state = rules.new_state()

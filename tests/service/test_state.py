@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
@@ -25,7 +26,7 @@ from elasticflow.service import happenings as hp
 from elasticflow.service import journal as journals
 from elasticflow.service.beginnings import ENOUGH, LAST, Beginning
 from elasticflow.service.history import read_history
-from elasticflow.service.journal import ServiceJournal, ServiceRules, UndecidedError, UserQuota
+from elasticflow.service.journal import JournalFiles, ServiceJournal, ServiceRules, UndecidedError, UserQuota
 from elasticflow.service.learned import believed
 from elasticflow.service.state import ENDS, ServiceState, TaskStanding
 from elasticflow.service.task_log import TaskLog
@@ -457,6 +458,22 @@ def test_a_second_service_takes_over_and_the_first_decides_nothing_more(tmp_path
     assert set(third.state.tickets) == {"a", "c"}, "what the first wrote when it was superseded never counts"
     for journal in (first, second, third):
         journal.close()
+
+
+def test_a_journal_that_was_put_back_without_its_terms_is_gone_on_with(tmp_path: Path) -> None:
+    for number, name in enumerate("abc"):
+        journal = ServiceJournal(tmp_path, RULES)
+        journal.handle([measured(name, 300, BEGIN_S + 200)], BEGIN_S + number)
+        journal.close()
+    shutil.rmtree(tmp_path / "terms")
+    for path in JournalFiles(tmp_path / "journal").all()[:-1]:
+        (tmp_path / "journal" / str(path)).unlink()
+    put_back = ServiceJournal(tmp_path, RULES)
+    put_back.handle([measured("d", 300, BEGIN_S + 200)], BEGIN_S + 3)
+    put_back.close()
+    after = ServiceJournal(tmp_path, RULES)
+    assert set(after.state.tickets) == set("abcd"), "what was handed in since is known to the next one"
+    after.close()
 
 
 def test_other_rules_have_to_wait_until_nobody_relies_on_these(tmp_path: Path) -> None:
