@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import threading
 from pathlib import Path
 
 import pytest
 
 from elasticflow.cli.ui import shelf as shelves
-from elasticflow.cli.ui.serving import UiServer
+from elasticflow.cli.ui.serving import ASSETS, UiServer
 from elasticflow.cli.ui.shelf import FolderShelf, ServiceShelf
 from elasticflow.process.texts import as_json
 from elasticflow.run.config import Config
@@ -114,6 +115,31 @@ def test_an_error_that_nobody_thought_of_is_an_answer_too(
         asking.request("GET", "/api/runs", headers={"Cookie": f"{server.cookie}=token"})
         answer = asking.getresponse()
         assert answer.status == 500 and b"KeyError: 'step'" in answer.read()
+        asking.close()
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+
+
+def test_the_page_may_be_seen_below_a_prefix_beside_other_peoples(tmp_path: Path) -> None:
+    server = UiServer(("127.0.0.1", 0), "token", FolderShelf(str(tmp_path), trust=True), steers=False)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        asking = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+        asking.request("GET", "/?token=token")
+        answer = asking.getresponse()
+        assert answer.status == 303 and answer.getheader("Location") == "./"
+        assert "path" not in (answer.getheader("Set-Cookie") or "").lower(), (
+            "others of that host would be told"
+        )
+        answer.read()
+        for path in ASSETS:
+            asking.request("GET", path, headers={"Cookie": f"{server.cookie}=token"})
+            assert not re.search(
+                rb"""(src=|href=|from |ask\(|EventSource\()["'`]/""", asking.getresponse().read()
+            )
         asking.close()
     finally:
         server.shutdown()

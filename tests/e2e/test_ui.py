@@ -21,6 +21,7 @@ from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.support.ui import WebDriverWait
 
 from elasticflow.run.folder import EXIT_CODES
+from tests.cli.test_history import ended
 
 from .conftest import PATIENCE_S, Run
 from .processes import CLI
@@ -153,6 +154,29 @@ def test_in_a_browser(runs: tuple[str, Run], tmp_path: Path) -> None:
         driver.get(f"{page.origin}/#/")
         wait.until(lambda d: d.find_element("tag name", "main").text.count(digest[:12]) == 2)
         assert driver.get_log("browser") == []  # no error, and nothing that the page's policy forbids
+
+
+def test_a_browser_is_fooled_by_no_name_and_shows_what_can_be_read(tmp_path: Path) -> None:
+    script = "<img src=x onerror=document.title='fooled'>"
+    for name in (script, "\u202egnp.exe", "x" * 200, "damaged"):
+        ended(tmp_path / name)
+    (tmp_path / "damaged" / "report.json").write_bytes(b"{")
+    with Page(tmp_path) as page, browser() as driver:
+        driver.get(page.address)
+        wait = WebDriverWait(driver, PATIENCE_S, ignored_exceptions=[StaleElementReferenceException])
+        wait.until(lambda d: "4 runs" in d.find_element("id", "main").text)
+        names = driver.execute_script(
+            "return [...document.querySelectorAll('a[id^=run-]')].map(a => a.innerText)"
+        )
+        assert sorted(names) == sorted((script, "\\u202egnp.exe", "x" * 200, "damaged"))
+        width = f"return document.getElementById('run-{'x' * 200}').closest('td').offsetWidth"
+        assert driver.execute_script(width) < 600, "a long name leaves room for what is beside it"
+        driver.get(f"{page.origin}/#/compare/{'x' * 200},damaged")
+        wait.until(lambda d: "At a glance" in d.find_element("id", "main").text)
+        wait.until(lambda d: "is damaged" in d.find_element("id", "said").text)
+        driver.get(f"{page.origin}/#/run/%")
+        wait.until(lambda d: "no such run" in d.find_element("id", "main").text)
+        assert "fooled" not in driver.title
 
 
 def clicked(element: Any) -> bool:

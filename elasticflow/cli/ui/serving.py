@@ -8,7 +8,8 @@
     POST /api/run/NAME/scale, /stop   where people may steer
 
 Names are of runs that the page lists, never paths. No other site can have the cookie sent with a request
-that changes something (SameSite), nor set the header that steering asks for. Nothing comes from elsewhere.
+that changes something (SameSite), nor set the header that steering asks for. Nothing comes from elsewhere,
+and the page asks for all that by relative addresses, so it may be seen below a proxy's prefix.
 """
 
 from __future__ import annotations
@@ -114,8 +115,9 @@ class _UiRequest(http.server.BaseHTTPRequestHandler):
     def _let_in(self, token: str) -> None:
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             return self._send(403, "text/plain", b"This is not the token of this page.\n")
-        cookie = f"{self.server.cookie}={token}; Path=/; HttpOnly; SameSite=Lax"
-        self._send(303, "text/plain", b"", ("Location", "/"), ("Set-Cookie", cookie))
+        # Both are of where the browser sees this page, which may be below a proxy's prefix, beside others.
+        cookie = f"{self.server.cookie}={token}; HttpOnly; SameSite=Lax"
+        self._send(303, "text/plain", b"", ("Location", "./"), ("Set-Cookie", cookie))
 
     def _is_let_in(self) -> bool:
         # Whatever else this host's servers have put there, well-formed or not.

@@ -1,5 +1,5 @@
 // All views of the page: all runs, one run, several side by side. What is shown comes from /api alone.
-import {chart, number} from "/charts.js";
+import {chart, harmless, number} from "./charts.js";
 
 const FEW = 20;  // rows of a table, until more are asked for
 const AGAIN_MS = 3000;  // all runs at a glance are asked for anew so often
@@ -12,11 +12,12 @@ function h(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  const shown = children.flat().filter((child) => child !== null && child !== undefined && child !== "");
+  made.append(...shown.map((child) => child instanceof Node ? child : harmless(child)));
   return made;
 }
 
-function say(text, kind = "") { if (said.textContent !== text) { said.textContent = text; said.className = kind; } }
+function say(words, kind = "") { const text = harmless(words); if (said.textContent !== text) { said.textContent = text; said.className = kind; } }
 
 async function ask(path, options = {}) {
   const answer = await fetch(path, {cache: "no-store", ...options});
@@ -88,7 +89,7 @@ function runsView() {
   const again = () => {
     if (!told || gone) return;
     document.title = `ElasticFlow: ${told.title}`;
-    where.textContent = told.title;
+    where.textContent = harmless(told.title);
     const rows = told.runs.map((run) => [
       h("input", {type: "checkbox", id: `choose-${run.name}`, "aria-label": `compare ${run.name}`, checked: chosen.has(run.name),
         onchange: (event) => { event.target.checked ? chosen.add(run.name) : chosen.delete(run.name); again(); }}),
@@ -107,7 +108,7 @@ function runsView() {
   };
   const look = async () => {
     let wrong = "";
-    try { told = await ask("/api/runs"); } catch (error) { wrong = error.message; }
+    try { told = await ask("api/runs"); } catch (error) { wrong = error.message; }
     if (gone) return;
     if (!wrong && !isLookedAt()) again();
     say(wrong, "warn");
@@ -151,13 +152,13 @@ function runView(name) {
   const open = new Set();
   let told = null, steers = false, drawn_ms = 0, timer = 0, gone = false, over = false;
   document.title = `${name}: ElasticFlow`;
-  where.textContent = `/ ${name}`;
+  where.textContent = `/ ${harmless(name)}`;
   draw([h("h1", {}, name), h("p", {class: "quiet"}, "Asked for.")]);
   const form = steering(name);
   const again = () => { if (told && !gone) draw(runPage(name, told, steers ? form : null, open)); drawn_ms = performance.now(); };
   const due = () => { timer = 0; if (isLookedAt()) soon(500); else again(); };
   const soon = (least_ms = 0) => { timer ||= setTimeout(due, Math.max(least_ms, drawn_ms + 500 - performance.now())); };
-  const events = new EventSource(`/api/run/${encodeURIComponent(name)}/events`);
+  const events = new EventSource(`api/run/${encodeURIComponent(name)}/events`);
   events.onmessage = (event) => {
     const news = JSON.parse(event.data);
     if (news.state !== told?.state) say(news.state);  // an answer to who steers stays until then
@@ -171,7 +172,7 @@ function runView(name) {
     if (events.readyState !== EventSource.CLOSED) say("'elasticflow ui' does not answer; it is asked again", "warn");
     else say("'elasticflow ui' no longer knows this page: open the address that it printed", "bad");
   };
-  ask("/api/runs").then((all) => { steers = all.steers; if (!gone) soon(); }).catch(() => {});
+  ask("api/runs").then((all) => { steers = all.steers; if (!gone) soon(); }).catch(() => {});
   main.addEventListener("redraw", again);
   return () => { gone = true; events.close(); clearTimeout(timer); main.removeEventListener("redraw", again); };
 }
@@ -235,13 +236,13 @@ function steering(name) {
   const steer = async (what, body) => {
     say("asked for");
     try {
-      say((await ask(`/api/run/${encodeURIComponent(name)}/${what}`, {method: "POST", headers: {"X-ElasticFlow": "steer"}, body})).text);
+      say((await ask(`api/run/${encodeURIComponent(name)}/${what}`, {method: "POST", headers: {"X-ElasticFlow": "steer"}, body})).text);
     } catch (error) { say(error.message, "bad"); }
   };
   return h("form", {"aria-label": "Steer", onsubmit: (event) => { event.preventDefault(); steer("scale", JSON.stringify({workers: Number(event.target.elements.workers.value)})); }},
     h("label", {for: "workers"}, "Workers"), h("input", {id: "workers", name: "workers", type: "number", min: 1}),
     h("button", {id: "scale"}, "Ask for so many"),
-    h("button", {id: "stop", type: "button", onclick: () => { if (confirm(`Stop ${name} with a checkpoint?`)) steer("stop", ""); }}, "Stop with a checkpoint"));
+    h("button", {id: "stop", type: "button", onclick: () => { if (confirm(`Stop ${harmless(name)} with a checkpoint?`)) steer("stop", ""); }}, "Stop with a checkpoint"));
 }
 
 // --- several runs --------------------------------------------------------------------------------
@@ -250,16 +251,18 @@ function compareView(names) {
   const open = new Set();
   let gone = false, content = null;
   document.title = `${names.join(", ")}: ElasticFlow`;
-  where.textContent = `/ ${names.join(" beside ")}`;
+  where.textContent = `/ ${harmless(names.join(" beside "))}`;
   draw([h("h1", {}, names.join(" beside ")), h("p", {class: "quiet"}, "Asked for.")]);
   const again = () => { if (content) draw(comparePage(names, ...content, open)); };
   main.addEventListener("redraw", again);
   (async () => {
     try {
       const query = names.map((each) => `run=${encodeURIComponent(each)}`).join("&");
-      const found = await Promise.all([ask(`/api/compare?${query}`), ...names.map((each) => ask(`/api/run/${encodeURIComponent(each)}`))]);
+      let wrong = "";  // of one that cannot be read the others are shown all the same
+      const curves = (each) => ask(`api/run/${encodeURIComponent(each)}`).catch((error) => { wrong = error.message; return {}; });
+      const found = await Promise.all([ask(`api/compare?${query}`), ...names.map(curves)]);
       content = [found[0], found.slice(1)];
-      if (!gone) { again(); say(""); }
+      if (!gone) { again(); say(wrong, "warn"); }
     } catch (error) { say(error.message, "bad"); }
   })();
   return () => { gone = true; main.removeEventListener("redraw", again); };
@@ -287,12 +290,15 @@ function comparePage(names, comparison, runs, open) {
 
 // --- which view ----------------------------------------------------------------------------------
 
+// As it stands where it is nothing that this page has written: then there is no such run, which is said.
+function decoded(name) { try { return decodeURIComponent(name); } catch { return name; } }
+
 function route() {
   leave();
   const [kind, ...rest] = location.hash.replace(/^#\/?/, "").split("/"), name = rest.join("/");
   say("");
-  if (kind === "run") leave = runView(decodeURIComponent(name));
-  else if (kind === "compare") leave = compareView(name.split(",").map(decodeURIComponent));
+  if (kind === "run") leave = runView(decoded(name));
+  else if (kind === "compare") leave = compareView(name.split(",").map(decoded));
   else leave = runsView();
   if (!main.contains(document.activeElement)) main.focus({preventScroll: true});
 }

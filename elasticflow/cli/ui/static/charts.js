@@ -4,6 +4,11 @@ const WIDTH = 420, HEIGHT = 190, LEFT = 48, RIGHT = 8, TOP = 10, BOTTOM = 22;
 
 export const COLOURS = 6;
 
+// What turns the direction of writing, escaped: a name could look like another one.
+export function harmless(text) {
+  return String(text).replace(/[\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, (found) => `\\u${found.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 export function number(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "-";
   const size = Math.abs(value);
@@ -36,7 +41,7 @@ export function chart(title, lines, {xName = "step", steps = false, fromZero = f
   const all = shown.flatMap((line) => line.points);
   const figure = document.createElement("figure"), caption = document.createElement("figcaption");
   const told = document.createElement("span");
-  caption.append(title, told);
+  caption.append(harmless(title), told);
   figure.append(caption);
   if (!all.length) {
     told.textContent = "nothing yet";
@@ -103,7 +108,7 @@ function tell(told, lines, x, xName, steps) {
     if (!point) return [];
     const said = document.createElement("span");
     said.className = `k${index % COLOURS}`;
-    said.textContent = `${lines.length > 1 ? `${line.name} ` : ""}${number(point[1])}${x === null ? "" : ` (${xName} ${number(point[0])})`} `;
+    said.textContent = `${lines.length > 1 ? `${harmless(line.name)} ` : ""}${number(point[1])}${x === null ? "" : ` (${xName} ${number(point[0])})`} `;
     return [said];
   }));
 }
