@@ -42,7 +42,7 @@ from elasticflow.program.copy import Copy, keep, take
 from elasticflow.program.loading import parse
 from elasticflow.run import config
 from elasticflow.run.config import Config
-from elasticflow.run.folder import EXIT_CODES, FAILURES, RunDir, last_line, replace
+from elasticflow.run.folder import EXIT_CODES, FAILURES, RunDir, last_line, log_to_add_to, replace
 from elasticflow.run.whereabouts import Whereabouts
 from elasticflow.storage.urls import is_hdfs, is_url
 from elasticflow.wire.messages import StopRequest
@@ -445,7 +445,7 @@ def start_master(run: RunDir, resume: bool) -> tuple[subprocess.Popen[bytes], in
     hears, hold = os.pipe()
     command = [sys.executable, "-m", "elasticflow.master", str(run.path)]
     descriptors = ["--ready-fd", str(said), "--client-fd", str(hears), "--lock-fd", str(lock)]
-    with os.fdopen(lock, "wb"), run.master_log.open("ab") as log:
+    with os.fdopen(lock, "wb"), log_to_add_to(run.master_log) as log:
         master = subprocess.Popen(
             [*command, *descriptors, *(["--resume"] if resume else [])],
             stdin=subprocess.DEVNULL,

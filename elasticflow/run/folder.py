@@ -32,7 +32,7 @@ import shutil
 import stat
 import time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -180,13 +180,23 @@ def remove_tree(path: RunPath) -> None:
 
 def last_line(path: Path, but_for: str = "\0") -> str:
     """The last words in a log, 300 characters at most. but_for: lines that begin so do not count."""
-    with contextlib.suppress(OSError), path.open("rb") as log:
+    with contextlib.suppress(OSError), open(path, "rb", opener=_without_waiting) as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
         lines = [unstamped(line) for line in log.read().decode(errors="replace").splitlines()]
         lines = [line for line in lines if line.strip() and not line.startswith(but_for)]
         if lines:
             return lines[-1][:300]
     return "(none)"
+
+
+def log_to_add_to(path: Path) -> IO[bytes]:
+    """Raises OSError, also for a pipe from which nobody reads: whoever writes there would wait."""
+    return open(path, "ab", opener=_without_waiting)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Whoever opens a pipe would wait for its other end."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
 class RunDir:

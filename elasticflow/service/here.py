@@ -11,7 +11,7 @@ import sys
 from elasticflow.errors import ElasticFlowError, RunError
 from elasticflow.local.forkserver import VARIABLE, ForkServers
 from elasticflow.process.retry import is_away
-from elasticflow.run.folder import last_line
+from elasticflow.run.folder import last_line, log_to_add_to
 from elasticflow.run.telling import Report
 from elasticflow.service import happenings as hp
 from elasticflow.service.follower import REPLACED, Follower
@@ -90,7 +90,7 @@ class FollowerHere(Follower):
             lock = self.run.hold()  # until the master has it: nobody is told meanwhile that the run is over
             with os.fdopen(lock, "wb"):
                 self._make_ready()
-                with self.run.master_log.open("ab") as log:
+                with log_to_add_to(self.run.master_log) as log:
                     self._child = subprocess.Popen(
                         [*command, str(lock)],
                         stdin=subprocess.DEVNULL,
