@@ -24,6 +24,7 @@ from elasticflow.master.fence import Superseded
 from elasticflow.master.log import say
 from elasticflow.process.clocks import SteadyClock
 from elasticflow.process.locked_files import has_left, hold
+from elasticflow.process.texts import clock_time
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.trust import check_trust
@@ -50,6 +51,26 @@ ANSWER_S = 0.5
 """So long is looked for what could be promised to who hands a run in: it hears it within a second."""
 LONGEST_S = 2 * 366 * 86400.0
 """Nobody plans for longer."""
+
+
+AHEAD_S = 60.0
+"""A service that has come so much further than the clock says so."""
+
+
+def over_already(deadline_s: float, now_s: float, clock_s: float) -> str:
+    """What is wrong with a deadline; "": nothing, it is still to come.
+
+    now_s: to which the service has come. clock_s: by this machine's clock, which may have been set back.
+    """
+    if deadline_s > now_s:
+        return ""
+    if deadline_s <= clock_s:
+        return "its deadline is over already."
+    return (
+        f"its deadline, {clock_time(deadline_s)}, is still to come, but this machine's clock was ahead, and "
+        f"was set back: the service has come to {clock_time(now_s)}, and promises nothing before that. Hand "
+        "it in with a later --deadline, or with --best-effort."
+    )
 
 
 class Service:
@@ -83,6 +104,9 @@ class Service:
     def run(self) -> None:
         """Until this process is ended. Raises Superseded, OSError: then it must end."""
         say(f"{self.folder}: service of term {self._journal.term}, {self._state.capacity} workers")
+        if self._state.now_s > time.time() + AHEAD_S:
+            until = clock_time(self._state.now_s)
+            say(f"warning: the clock was ahead, and was set back: nothing is promised before {until}")
         while True:
             ready = self._wait()
             if self._hands:
@@ -344,8 +368,9 @@ class Service:
 
     def _check(self, asked: talk.HandIn, config: Config) -> None:
         """Raises RunError."""
-        if asked.deadline_s is not None and asked.deadline_s <= self._now_s():
-            raise RunError(f"{asked.run_dir}: its deadline is over already.")
+        now_s = max(self._now_s(), self._state.now_s)
+        if asked.deadline_s is not None and (wrong := over_already(asked.deadline_s, now_s, time.time())):
+            raise RunError(f"{asked.run_dir}: {wrong}")
         if asked.deadline_s is not None and asked.deadline_s > self._now_s() + LONGEST_S:
             raise RunError(f"{asked.run_dir}: its deadline is years away; hand it in with --best-effort.")
         if asked.soft and asked.deadline_s is None:
