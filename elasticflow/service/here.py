@@ -24,6 +24,8 @@ AGAIN_S = 5.0
 """What failed for want of something is tried again after so long."""
 SHORT = frozenset({errno.EAGAIN, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
 """Of what there may be enough again."""
+LASTING = frozenset({errno.EFBIG, errno.EINVAL, errno.EISDIR, errno.ENOTDIR})
+"""Something else is in the place of its folder, or of a file there: no outage, which would pass."""
 
 
 class FollowerHere(Follower):
@@ -51,7 +53,14 @@ class FollowerHere(Follower):
             return self._turn(granted, held, now_s)
         except OSError as error:  # its folder's, of which nothing is known then; others must not feel it
             self.waits = f"cannot be looked at: {error}"
-            return []
+            return [hp.Over(name=self.name, state="failed", text=self.waits)] if self._is_lost(error) else []
+
+    def _is_lost(self, error: OSError) -> bool:
+        """Whether that stays so, and nobody is there any more: it would have its workers for good."""
+        with contextlib.suppress(OSError):
+            if self._child is not None or self.run.is_locked():
+                return False
+        return error.errno in LASTING
 
     def _turn(self, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
         """Raises OSError."""
