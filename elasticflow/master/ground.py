@@ -59,6 +59,13 @@ class Ground:
             raise RemovedError(story)
         act()
 
+    def tidy(self, act: Callable[[], None]) -> None:
+        """Has something removed, where this is known to be still this run's: whoever has the folder, or the
+        place, by now may be writing there."""
+        if not self.folder_is_gone:
+            with suppress(OSError):
+                self.guard(act)
+
     def _lost_to(self) -> str:
         """Who goes on with the checkpoints by now, if that is not this run. Raises OSError."""
         owner = lost_to(self._place, self._claim) if self._claim else None

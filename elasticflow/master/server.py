@@ -290,8 +290,8 @@ class Master:
             self._turn(left_s)
         self._succession.check_if_seen()  # who has begun meanwhile would take this one's report for its end
         self._backend.close()
-        if self._story.parts_failed and not self._ground.folder_is_gone:
-            self._saving.tidy()
+        if self._story.parts_failed:
+            self._ground.tidy(self._saving.tidy)
         report = self._story.report(self._state, end, **self._counters())
         self._ground.leave(report, self._state.config.storage_patience_s)
         self._connections.answer_watchers(self._status, all_=self._end is not None)

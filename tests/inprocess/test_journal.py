@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticflow.checkpoint.place import take_over
 from elasticflow.leading import _was_led
 from elasticflow.master.ground import Ground
 from elasticflow.master.journal import Journal, read_journal
@@ -64,6 +65,21 @@ def test_nothing_is_left_in_another_runs_folder(tmp_path: Path) -> None:
         background.turn()
     ground.leave(REPORT, 10)
     assert RunDir(tmp_path / "moved").report.exists()
+    background.close()
+    ground.whereabouts.close()
+
+
+def test_nothing_is_removed_where_another_has_taken_the_place_over(tmp_path: Path) -> None:
+    """It writes a checkpoint there just now, whose files no manifest names yet."""
+    run, background = RunDir(tmp_path / "run"), Background(patience_s=10)
+    run.create(config.make(None, {"checkpoint_dir": str(tmp_path / "elsewhere")}))
+    there = run.config().checkpoint_place
+    ground = Ground(run, there, background)
+    removed: list[str] = []
+    ground.tidy(lambda: removed.append("its own"))
+    take_over(there, str(tmp_path / "another"))
+    ground.tidy(lambda: removed.append("another's"))
+    assert removed == ["its own"]
     background.close()
     ground.whereabouts.close()
 
