@@ -97,14 +97,14 @@ def _files_of(values: Iterable[Any]) -> list[LocalFile]:
     return files
 
 
-def as_array(name: str, value: Any) -> Array:
-    """One column as an array; see ``Arrays`` for the dtype of lists.
+def as_array(name: str, value: Any, what: str = "Arrays") -> Array:
+    """One column as an array; see ``Arrays`` for the dtype of lists. what: whose it is, for errors.
 
     Raises DataError if NumPy can make no rectangular array of it, or has values masked.
     """
     if np.ma.is_masked(value):
         raise DataError(
-            f"Arrays: column {name!r} is an array with values masked, and a column has no mask. Say what "
+            f"{what}: column {name!r} is an array with values masked, and a column has no mask. Say what "
             "stands for them, x.filled(0), or leave those records out."
         )
     try:
@@ -117,7 +117,7 @@ def as_array(name: str, value: Any) -> Array:
                 "different lengths, or make each part a column."
             )
         raise DataError(
-            f"Arrays: column {name!r}, a {type(value).__name__}, makes no array: {error}. {advice}"
+            f"{what}: column {name!r}, a {type(value).__name__}, makes no array: {error}. {advice}"
         ) from error
     if _holds_plain_numbers(value) and array.dtype == np.float64:
         return array.astype(np.float32)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from elasticflow.data.arrays import as_array
 from elasticflow.data.permutation import Rows
 from elasticflow.data.ragged import Field, Ragged
-from elasticflow.data.source import Array, Column, Records, Source, column_of, native
+from elasticflow.data.source import Array, Column, Records, Source, column_of, dtype_name, native
 from elasticflow.data.wrapped import Following
 from elasticflow.errors import DataError
 
@@ -61,12 +63,14 @@ class Owned(Following):
 
     def _check_first(self) -> None:
         numbers = np.arange(min(FIRST, self.num_rows))
-        turned, before = numbers[::-1], _random_states()
+        torch = sys.modules.get("torch")  # who loads it only now has drawn nothing
+        turned, before = numbers[::-1], _random_states(torch)
         first = self.drawn(numbers, 0)
-        if type(self.inner).drawn is Source.drawn and _random_states() != before:
+        if type(self.inner).drawn is Source.drawn and _random_states(torch) != before:
             raise DataError(
                 f"{self._what}: rows() uses random numbers, so its records would depend on which are read "
-                "together. Do that in the function of an ef.data.Transform, which may."
+                "together. Do that in the function of an ef.data.Transform, which may. What needs some to "
+                "work, such as PyTorch's DataLoader, is to have a generator= of its own."
             )
         again = self.drawn(turned, 0)
         if any(_bits(_of(field, turned)) != _bits(again[name]) for name, field in first.items()):
@@ -84,7 +88,21 @@ class Owned(Following):
                 f"{self._what}: its 'columns' are {told!r}. They must be a tuple of ef.data.Column(name, "
                 "shape, dtype), one for each column, of a name of its own: shape of one record, such as (8,)."
             )
-        return tuple(told)
+        return tuple(map(self._plain, told))
+
+    def _plain(self, column: Column) -> Column:
+        """As other sources have it, whatever stands for its shape and dtype."""
+        shape: Any = column.shape
+        try:
+            dtype = np.dtype(column.dtype)
+            shape = tuple(int(each) for each in (shape if _is_list(shape) else (shape,)))
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{self._what}: its column {column.name!r} is of shape {column.shape!r} and dtype "
+                f"{column.dtype!r}. They must be the shape of one record, such as (8,), or () of a number, "
+                "and NumPy's name of a type, such as 'float32', or 'str'."
+            ) from error
+        return msgspec.structs.replace(column, shape=shape, dtype=dtype_name(dtype))
 
     def _told_rows(self) -> int:
         told: Any = getattr(self.inner, "num_rows", None)
@@ -110,7 +128,7 @@ class Owned(Following):
             there = ", ".join(map(repr, found)) or "none"
             raise DataError(f"{what}the columns {there}, and its 'columns' name {column.name!r} as well.")
         given = found[column.name]
-        field = given if isinstance(given, Ragged) else _alone(as_array(column.name, given))
+        field = given if isinstance(given, Ragged) else _alone(as_array(column.name, given, self._what))
         is_one = column_of(f"{self._what}: column {column.name!r}", column.name, field)
         if len(field) != len(numbers):
             raise DataError(
@@ -148,9 +166,7 @@ def _bits(field: Field) -> bytes:
     return field.tobytes()
 
 
-def _random_states() -> tuple[object, ...]:
-    """Of Python, NumPy and PyTorch, if that is loaded."""
-    numpy: Any = np.random.get_state(legacy=False)
-    torch = sys.modules.get("torch")
-    mine = torch.get_rng_state().numpy().tobytes() if torch else b""
-    return random.getstate(), numpy["state"]["key"].tobytes(), numpy["state"]["pos"], numpy["gauss"], mine
+def _random_states(torch: Any) -> tuple[object, ...]:
+    """Of Python, NumPy, whatever its generator, and PyTorch, if that is loaded."""
+    numpy = pickle.dumps(np.random.get_state(legacy=False))
+    return random.getstate(), numpy, torch.get_rng_state().numpy().tobytes() if torch else b""

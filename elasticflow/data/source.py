@@ -183,10 +183,11 @@ def make_column(what: str, name: str, shape: tuple[int, ...], dtype: np.dtype[np
             f"{what} has elements of type {dtype}. Allowed are {_ALLOWED}, in arrays whose records all "
             "have the same shape. Convert the column first, or leave it out."
         )
-    return Column(name, tuple(int(length) for length in shape[1:]), _dtype_name(dtype))
+    return Column(name, tuple(int(length) for length in shape[1:]), dtype_name(dtype))
 
 
-def _dtype_name(dtype: np.dtype[np.generic]) -> str:
+def dtype_name(dtype: np.dtype[np.generic]) -> str:
+    """As a ``Column`` has it."""
     name: str = {"U": "str", "S": "bytes"}.get(dtype.kind, dtype.name)
     return name
 

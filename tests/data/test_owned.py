@@ -1,6 +1,7 @@
 """Sources that a program wrote itself, and what they return that cannot be."""
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -40,7 +41,10 @@ class ThatSaysNothing(Source):
         (OfOnesOwn(lambda n: {"x": X[n].astype(float)}), r"float64 of shape \(2,\) .* call float32 of shape"),
         (OfOnesOwn(lambda n: {"x": X[n][:, :1]}), r"shape \(1,\) for column 'x' \(record 0 and others\)"),
         (OfOnesOwn(lambda n: {"x": Ragged.of(X[n])}), r"shape \(-1,\) for column 'x'"),
-        (OfOnesOwn(lambda n: {"x": np.ma.masked_less(X[n], 1)}), "values masked, and a column has no mask"),
+        (
+            OfOnesOwn(lambda n: {"x": np.ma.masked_less(X[n], 1)}),
+            r"train'\], OfOnesOwn: column 'x' .*values masked",
+        ),
         (
             OfOnesOwn(lambda n: {"x": X[np.sort(n)]}),
             r"other records for the numbers \[1, 0\] than for \[0, 1\]",
@@ -54,12 +58,55 @@ class ThatSaysNothing(Source):
         (OfOnesOwn(num_rows=0), "its 'num_rows' is 0. It must be the number of records"),
         (OfOnesOwn(num_rows="10"), "its 'num_rows' is '10'"),
         (OfOnesOwn(columns=["x"]), r"its 'columns' are \['x'\]. They must be a tuple of ef.data.Column"),
+        (OfOnesOwn(columns=(Column("x", (2,), torch.float32),)), "and dtype torch.float32. They must be"),
+        (
+            OfOnesOwn(columns=(Column("x", (None,), "f4"),)),
+            r"column 'x' is of shape \(None,\) and dtype 'f4'",
+        ),
         (ThatSaysNothing(), "ThatSaysNothing: its 'columns' are None"),
     ],
 )
 def test_what_is_no_source(source, words):
     with pytest.raises(DataError, match=rf"data\(\)\['train'\], \w+: .*{words}|{words}"):
         open_source({"train": source})
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, values",
+    [
+        ((2,), np.float32, X),
+        ([2], X.dtype, X),
+        (np.int64(2), "f4", X),
+        ((2,), "float32", torch.from_numpy(X)),
+        ((), str, np.array([f"{10**n}" for n in range(10)])),
+        ((), "U3", np.array(list("abcdefghij"))),
+        ((), "bytes", np.array([b"a" * n for n in range(10)])),
+    ],
+)
+def test_whatever_stands_for_shape_and_dtype(shape, dtype, values):
+    found = open_source(
+        OfOnesOwn(lambda n: {"x": values[n.copy()]}, columns=[Column("x", shape, dtype)])
+    ).train
+    usual = open_source({"x": values}).train
+    assert (found.columns, found.signature) == (usual.columns, usual.signature)
+    assert found.rows(np.array([3, 1]))["x"].tolist() == usual.rows(np.array([3, 1]))["x"].tolist()
+
+
+def test_who_loads_pytorch_first_has_drawn_nothing(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    source = OfOnesOwn(lambda n: {"x": [sys.modules.__setitem__("torch", torch), X[n]][1]})
+    assert open_source(source).train.num_rows == 10
+
+
+def test_another_generator_of_numpys():
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(3))
+    try:
+        assert open_source(OfOnesOwn()).train.num_rows == 10
+        with pytest.raises(DataError, match="uses random numbers"):
+            open_source(OfOnesOwn(lambda n: {"x": X[n] + np.float32(np.random.rand() > 2)}))
+    finally:
+        np.random.set_bit_generator(before)
 
 
 def test_records_that_come_short_later():
