@@ -97,7 +97,7 @@ def settle(place: str, run: str) -> PlaceOwner:
         else:
             owner = UNKNOWN if held else _put_owner(storage, mine)  # if nobody else is faster
         if held or (owner.run, owner.host) != (mine.run, mine.host):
-            go_on = f"go on with it by --resume --run-dir {place}, or " if is_url(place) else ""
+            go_on = f"go on with it by --resume --run-dir {place}, or " if _may_name(run, place) else ""
             raise ConfigError(
                 f"checkpoint_dir: {place}: holds the checkpoints of a run already, {owner}; {go_on}choose "
                 "another --run-dir, whose name they have, or another checkpoint_dir."
@@ -123,9 +123,13 @@ def check(place: str, run: str, claim: str) -> PlaceOwner:
             )
         owner = _owner(storage) if OWNER in names else _put_owner(storage, mine)
         if claim and owner.id not in ("", claim, mine.id):
+            advice = f"'elasticflow checkpoint copy {owner.run} FOLDER' makes a run of its own of them."
+            if _may_name(run, place):
+                advice = (
+                    f"To have it go on here all the same, in a folder of its own: --resume --run-dir {place}."
+                )
             raise ConfigError(
-                f"{place}: {owner} goes on with these checkpoints, and this run not any more. To have it "
-                f"go on here all the same, in a folder of its own: --resume --run-dir {place}."
+                f"{place}: {owner} goes on with these checkpoints, and this run not any more. {advice}"
             )
         if owner.is_same(mine):
             return owner
@@ -187,6 +191,11 @@ def forsake(place: str, run: str) -> None:
             storage.remove(name)
         if not is_url(place):  # elsewhere there is no folder without files, or it is in nobody's way
             os.rmdir(place)
+
+
+def _may_name(run: str, place: str) -> bool:
+    """Whether a run may be named by where its checkpoints lie: not on YARN, where that is its folder's URL."""
+    return is_url(place) and not is_url(run)
 
 
 def _absolute(run: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from elasticflow.checkpoint.place import PlaceOwner, check, settle, take_over
 from elasticflow.cli.by_url import placed
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
@@ -44,3 +47,23 @@ def test_what_says_the_same_twice_or_two_things() -> None:
         placed(Config(run_dir=url, checkpoint_dir="s3://bucket/other"), "runs")
     with pytest.raises(ConfigError, match="holds a secret"):
         placed(Config(run_dir="s3://me:word@bucket/runs/night-1"), "runs")
+
+
+def refused_by(place: str, run: str, claim: PlaceOwner) -> str:
+    with pytest.raises(ConfigError, match="this run not any more") as refusal:
+        check(place, run, claim.id)
+    return str(refusal.value)
+
+
+def test_who_is_sent_to_a_url_may_go_there(tmp_path: Path) -> None:
+    """Not where checkpoints lie in a folder, nor on YARN, where the URL of a run is that of its folder."""
+    folder, store = str(tmp_path / "of" / "night-1"), f"file://{tmp_path}/store/night-1"
+    on_hdfs = "hdfs:///user/me/night-1"
+    for place, run in ((folder, str(tmp_path / "a")), (store, str(tmp_path / "a")), (store, on_hdfs)):
+        first = take_over(place, run) if place == store and run == on_hdfs else settle(place, run)
+        take_over(place, str(tmp_path / "b"))
+        is_sent = place == store and run != on_hdfs
+        assert ("--resume --run-dir" in refused_by(place, run, first)) == is_sent
+        with pytest.raises(ConfigError, match="holds the checkpoints of a run already") as refusal:
+            settle(place, run)
+        assert ("--resume --run-dir" in str(refusal.value)) == is_sent
