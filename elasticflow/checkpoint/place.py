@@ -194,7 +194,7 @@ def forsake(place: str, run: str) -> None:
 
 
 def _may_name(run: str, place: str) -> bool:
-    """Whether a run may be named by where its checkpoints lie: not on YARN, where that is its folder's URL."""
+    """Whether a run may be named by where its checkpoints lie: on YARN its URL is that of its folder."""
     return is_url(place) and not is_url(run)
 
 
