@@ -82,16 +82,22 @@ def resumed(chosen: Config, runs: str | os.PathLike[str], anew: bool, only_look:
             "run go on here, name its program, and its settings, as when it began."
         )
     settings = placed(chosen, runs)
-    _check_same(url, settings, anew)
+    _check_same(_place_of(url), settings, anew)
     if only_look:
         raise ConfigError(f"--dry-run: {url}: {owner} is not here; to go on without it makes a folder.")
     return _taken_over(url, settings)
 
 
+def _place_of(url: str) -> str:
+    """Where checkpoints of a run that is named so lie, as the run itself calls it. Raises ConfigError."""
+    base, name = posixpath.split(normal(url))  # of s3://bucket/runs//night-1, too
+    return f"{base}/{name}" if is_url(base) else normal(url)
+
+
 def _look_up(url: str) -> tuple[RunDir | None, PlaceOwner | None]:
     """The run that a URL names, if it is here; and else whose checkpoints lie there. Raises ConfigError,
     UnknownError."""
-    of_yarn, place = RunDir(url) if is_hdfs(url) else None, normal(url)
+    of_yarn, place = RunDir(url) if is_hdfs(url) else None, _place_of(url)
     try:
         owner = None if of_yarn and of_yarn.settings.exists() else owner_of(place)
     except OSError as error:
@@ -117,9 +123,9 @@ def _here(owner: PlaceOwner, place: str) -> RunDir | None:
     return run if is_here else None
 
 
-def _check_same(url: str, chosen: Config, anew: bool) -> None:
+def _check_same(place: str, chosen: Config, anew: bool) -> None:
     """Raises an error if the run whose checkpoints these are cannot go on with such settings."""
-    storage = storage_of(normal(url))
+    storage = storage_of(place)
     if not (steps := commits(storage)):
         return
     manifest = load_manifest(storage, steps[-1])
@@ -141,8 +147,8 @@ def _taken_over(url: str, chosen: Config) -> RunDir:
     try:
         _check_empty(run, url)
         try:
-            publish(run.claim, take_over(normal(url), str(run.folder)))
-            run.write_settings(msgspec.structs.replace(chosen, checkpoint_place=normal(url)))
+            publish(run.claim, take_over(_place_of(url), str(run.folder)))
+            run.write_settings(msgspec.structs.replace(chosen, checkpoint_place=_place_of(url)))
         except BaseException as error:
             _undo(run, made)
             if isinstance(error, OSError):

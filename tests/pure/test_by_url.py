@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from elasticflow.checkpoint.place import PlaceOwner, check, settle, take_over
-from elasticflow.cli.by_url import placed
+from elasticflow.cli.by_url import placed, run_of
 from elasticflow.errors import ConfigError
 from elasticflow.run.config import Config
+from elasticflow.run.folder import RunDir
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,11 @@ def test_who_is_sent_to_a_url_may_go_there(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="holds the checkpoints of a run already") as refusal:
             settle(place, run)
         assert ("--resume --run-dir" in str(refusal.value)) == is_sent
+
+
+def test_a_slash_too_many_names_the_same_run(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store//night-1"
+    chosen = placed(Config(run_dir=url), tmp_path)
+    RunDir(chosen.run_dir).create(chosen)
+    for each in (url, f"{url}/", url.replace("//night", "/night")):
+        assert run_of(each).path == Path(chosen.run_dir)
