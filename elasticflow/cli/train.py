@@ -33,6 +33,7 @@ from elasticflow.cli.resuming import add_program_option, new_program, program_of
 from elasticflow.cli.terminal import lasting_output
 from elasticflow.cli.watching import show_end, watch
 from elasticflow.cluster.contract import load_backend
+from elasticflow.cluster.folder import advice
 from elasticflow.cluster.presence import is_alive, read_address, wait_until_over
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.process.ending import how_it_ended
@@ -275,9 +276,7 @@ class TrainFolder:
             run.address.unlink(missing_ok=True)  # of a master that has ended; in a copy, of the original's
             run.create(msgspec.structs.replace(chosen, run_dir=str(path)))
         except OSError as error:
-            raise RunError(
-                f"{path}: cannot be written: {error.strerror}; choose another --run-dir."
-            ) from error
+            raise RunError(f"{path}: cannot be written: {error.strerror}; {advice(error)}.") from error
         finally:
             os.close(lock)
 

@@ -26,11 +26,14 @@ REACHED = (
 
 def stores(config: Config) -> Iterator[Diagnosis]:
     """Nothing, if there is no ``checkpoint_dir``, and neither run nor data in a store."""
+    places = [config.checkpoint_dir.rstrip("/")] if is_url(config.checkpoint_dir) else []
     if is_url(config.run_dir) and not is_hdfs(config.run_dir):
-        yield from _told("checkpoints", posixpath.dirname(config.run_dir.rstrip("/")), _written)
-    if is_url(config.checkpoint_dir):
-        yield from _told("checkpoints", config.checkpoint_dir, _written)
-    elif config.checkpoint_dir and not Path(config.checkpoint_dir).parent.is_dir():
+        above = posixpath.dirname(config.run_dir.rstrip("/"))
+        places.append(above if is_url(above) else config.run_dir)  # as of a bucket alone
+    for place in dict.fromkeys(places):
+        yield from _told("checkpoints", place, _written)
+    is_here = config.checkpoint_dir and not is_url(config.checkpoint_dir)
+    if is_here and not Path(config.checkpoint_dir).parent.is_dir():
         cure = "Name a folder that is there, and that all machines of a run see."
         yield broken("checkpoints", f"{config.checkpoint_dir}: there is no folder above it", cure)
     if is_url(config.data) and not is_hdfs(config.data) and not any(sign in config.data for sign in "*?["):

@@ -1,5 +1,6 @@
 """Small things that cost people time: typing mistakes, arguments of programs, something to begin with."""
 
+import errno
 import shlex
 import subprocess
 import sys
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 from elasticflow.cli.main import main
-from elasticflow.errors import CheckpointError, ConfigError, DataError, ProgramError
+from elasticflow.cli.train import TrainFolder
+from elasticflow.errors import CheckpointError, ConfigError, DataError, ProgramError, RunError
 from elasticflow.program import arguments
 from elasticflow.run import config
+from elasticflow.run.folder import RunDir
 from elasticflow.worker.batches import check_columns
 
 
@@ -36,6 +39,17 @@ def test_train_on_a_cluster_is_no_word_about_nan(capsys):
     assert (
         "--on yarn: 'train' runs a program here, 'elasticflow submit' elsewhere." in capsys.readouterr().err
     )
+
+
+def test_a_full_disk_is_no_reason_for_another_folder(tmp_path, monkeypatch):
+    """Of a run that goes on there is none."""
+
+    def full(run, chosen):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunDir, "create", full)
+    with pytest.raises(RunError, match="No space left on device; make room there, or have its quota raised"):
+        TrainFolder(tmp_path / "run", config.Config(), False, None)
 
 
 def test_arguments_of_a_program():

@@ -22,6 +22,8 @@ def test_a_store_that_does_what_it_must(fs, url):
     fs.pipe_file(f"{url}/x.npz", b"")
     assert found(data=f"{url}/x.npz") == [("data", Health.OK, f"{url}/x.npz: is there")]
     assert found() == found(data="x.npz") == []
+    both = found(run_dir=f"{url}/models/night-1", checkpoint_dir=f"{url}/models/")
+    assert [each[:2] for each in both] == [("checkpoints", Health.OK)], "one place is tried once"
 
 
 def test_a_store_that_knows_no_conditional_puts(s3, url):
