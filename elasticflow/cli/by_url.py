@@ -18,6 +18,7 @@ from elasticflow.checkpoint import commits, load_manifest
 from elasticflow.checkpoint.place import PlaceOwner, normal, owner_of, take_over
 from elasticflow.errors import ConfigError, ElsewhereError, NoRunError, RunError, UnknownError
 from elasticflow.program.copy import gather
+from elasticflow.run import config
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir, publish
 from elasticflow.run.work import check_same_work
@@ -81,8 +82,7 @@ def resumed(chosen: Config, runs: str | os.PathLike[str], anew: bool, only_look:
             f"--resume: {url}: holds the checkpoints of {owner}, and that folder is not here. To have the "
             "run go on here, name its program, and its settings, as when it began."
         )
-    settings = placed(chosen, runs)
-    _check_same(_place_of(url), settings, anew)
+    settings = _as_it_was(_place_of(url), placed(chosen, runs), anew)
     if only_look:
         raise ConfigError(f"--dry-run: {url}: {owner} is not here; to go on without it makes a folder.")
     return _taken_over(url, settings)
@@ -123,12 +123,18 @@ def _here(owner: PlaceOwner, place: str) -> RunDir | None:
     return run if is_here else None
 
 
-def _check_same(place: str, chosen: Config, anew: bool) -> None:
-    """Raises an error if the run whose checkpoints these are cannot go on with such settings."""
+def _as_it_was(place: str, chosen: Config, anew: bool) -> Config:
+    """The settings, with as many slices as the run's first worker has chosen where they leave that open.
+
+    Raises an error if the run whose checkpoints these are cannot go on so.
+    """
     storage = storage_of(place)
     if not (steps := commits(storage)):
-        return
+        return chosen
     manifest = load_manifest(storage, steps[-1])
+    slices = manifest.work.get("slices")
+    if chosen.free_slices and slices != chosen.num_slices:
+        chosen = config.make(None, {"slices": slices}, msgspec.to_builtins(chosen))
     check_same_work(manifest, chosen)
     before = manifest.programs[-1].sha256 if manifest.programs else ""
     if before and not anew and (now := gather(chosen.program).sha256) != before:
@@ -137,6 +143,7 @@ def _check_same(place: str, chosen: Config, anew: bool) -> None:
             f"{now[:16]}, that one's {before[:16]}), and the run's copy is not here. Name the file as it "
             f"was; or have it go on with this one by --program {chosen.program}, which is recorded."
         )
+    return chosen
 
 
 def _taken_over(url: str, chosen: Config) -> RunDir:

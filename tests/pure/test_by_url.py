@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from elasticflow.checkpoint import commit
 from elasticflow.checkpoint.place import PlaceOwner, check, settle, take_over
-from elasticflow.cli.by_url import placed, run_of
-from elasticflow.errors import ConfigError
+from elasticflow.cli.by_url import placed, resumed, run_of
+from elasticflow.errors import CheckpointError, ConfigError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
+from elasticflow.run.work import work_of
+from elasticflow.step.schedule import SLICING
+from elasticflow.storage import storage_of
+from tests.checkpoint.saving import make_manifest, make_model, write_parts
 
 
 @pytest.mark.parametrize(
@@ -76,3 +82,22 @@ def test_a_slash_too_many_names_the_same_run(tmp_path: Path) -> None:
     RunDir(chosen.run_dir).create(chosen)
     for each in (url, f"{url}/", url.replace("//night", "/night")):
         assert run_of(each).path == Path(chosen.run_dir)
+
+
+def test_as_many_slices_as_the_first_worker_has_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command goes on elsewhere, though what it left open was decided in a folder that is gone."""
+    monkeypatch.chdir(tmp_path)
+    url = f"file://{tmp_path}/store/night-1"
+    settle(url, "/gone/night-1")
+    storage, model, chosen = storage_of(url), make_model(), Config(run_dir=url, program="a.py")
+    work = {**work_of(chosen.fixed(2)), "slicing": SLICING}
+    commit(storage, make_manifest(model, 100, write_parts(storage, model, 100, 1), work=work))
+    other = msgspec.structs.replace(chosen, slices=4)
+    with pytest.raises(CheckpointError, match="was made with slices 2, now it is 4"):
+        resumed(other, "runs", anew=False, only_look=False)
+    with pytest.raises(ConfigError, match="4 workers cannot share 2 slices"):
+        resumed(msgspec.structs.replace(chosen, workers="4"), "runs", anew=False, only_look=False)
+    assert not Path("runs").exists()
+    assert resumed(chosen, "runs", anew=False, only_look=False).config().num_slices == 2
