@@ -14,9 +14,11 @@ import msgspec
 from elasticflow import launch
 from elasticflow.cluster.asks import SERVER
 from elasticflow.cluster.scripts import as_yaml, script_of
+from elasticflow.errors import ConfigError
 from elasticflow.process.fingerprint import library_settings
 from elasticflow.run.config import Config
 from elasticflow.run.settings import MemberSettings
+from elasticflow.storage.urls import is_url
 from elasticflow_kubernetes.config import KubernetesConfig, Volume, image_of
 from elasticflow_kubernetes.jobs import JOB, OF_TRAINING, RUN_DIR, TRAINING, UID, Owner
 from elasticflow_kubernetes.pods import MANAGED, MEMBER, ROLE, RUN
@@ -88,8 +90,13 @@ def training_leader(
     training: TrainingJob, settings: dict[str, Any], kubernetes: KubernetesConfig
 ) -> dict[str, Any]:
     """That of an ElasticFlowJob, by its name: its run begins with it. settings: the run's, but for what has
-    fields of its own in the object."""
+    fields of its own in the object. Raises ConfigError."""
     spec = training.spec
+    if is_url(spec.run_dir):  # what names it in a Pod of today is not there in the next one
+        raise ConfigError(
+            f"spec.runDir: {spec.run_dir}: must be a folder in the shared volume. For checkpoints in a store "
+            "set checkpoint_dir in spec.settings."
+        )
     meta = {
         "name": training.name,
         "labels": _labels(kubernetes, {OF_TRAINING: training.name}),

@@ -171,6 +171,11 @@ def test_the_leader_of_an_object_gets_its_settings_as_they_are() -> None:
     assert owner["uid"] == "u1" and owner["controller"]
 
 
+def test_an_object_names_a_folder() -> None:
+    with pytest.raises(ConfigError, match="spec.runDir: s3://.*set checkpoint_dir in spec.settings"):
+        training_leader(training(spec={"runDir": "s3://bucket/runs/digits"}), {}, KUBERNETES)
+
+
 def test_where_somebody_has_deleted_its_job_the_run_goes_on() -> None:
     job = training_leader(training(status=RUNNING), {}, KUBERNETES)
     assert "--resume" in job["spec"]["template"]["spec"]["containers"][0]["command"][-1]
