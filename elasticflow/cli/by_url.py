@@ -154,6 +154,7 @@ def _taken_over(url: str, chosen: Config) -> RunDir:
     try:
         _check_empty(run, url)
         try:
+            publish(run.claim, {})  # where nothing can be written nobody is to lose anything
             publish(run.claim, take_over(_place_of(url), str(run.folder)))
             run.write_settings(msgspec.structs.replace(chosen, checkpoint_place=_place_of(url)))
         except BaseException as error:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from elasticflow.checkpoint import commit
-from elasticflow.checkpoint.place import PlaceOwner, check, settle, take_over
+from elasticflow.checkpoint.place import PlaceOwner, check, owner_of, settle, take_over
+from elasticflow.cli import by_url
 from elasticflow.cli.by_url import placed, resumed, run_of
-from elasticflow.errors import CheckpointError, ConfigError
+from elasticflow.errors import CheckpointError, ConfigError, RunError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.work import work_of
@@ -101,3 +104,19 @@ def test_as_many_slices_as_the_first_worker_has_chosen(
         resumed(msgspec.structs.replace(chosen, workers="4"), "runs", anew=False, only_look=False)
     assert not Path("runs").exists()
     assert resumed(chosen, "runs", anew=False, only_look=False).config().num_slices == 2
+
+
+def test_where_nothing_can_be_written_nobody_loses_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"file://{tmp_path}/store/night-1"
+    before = settle(url, "/gone/night-1")
+
+    def full(path: Path, value: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(by_url, "publish", full)
+    with pytest.raises(RunError, match="night-1: cannot be written: No space left on device"):
+        resumed(Config(run_dir=url, program="a.py"), "runs", anew=False, only_look=False)
+    assert owner_of(url) == before and not Path("runs/night-1").exists()
