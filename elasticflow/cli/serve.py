@@ -98,8 +98,6 @@ def hand_in(arguments: argparse.Namespace, chosen: Config) -> int:
         allowed = f"{-talk.MOST_PRIORITY} to {talk.MOST_PRIORITY}"
         raise ConfigError(f"--priority: is {arguments.priority}; it is a whole number from {allowed}.")
     soft = read_soft(arguments.soft) if arguments.soft else []
-    if arguments.resume or arguments.on or arguments.dry_run or arguments.attach:
-        raise ConfigError("--service: not together with --resume, --on, --dry-run or --attach.")
     most = chosen.worker_range[1] if arguments.workers else 0
     service = folder_of(arguments.service)
     task = taken_in(service, chosen, most, priority=arguments.priority, soft=soft)

@@ -59,6 +59,9 @@ def add_lead_options(parser: argparse.ArgumentParser) -> None:
 
 def submit(arguments: argparse.Namespace) -> int:
     """Prints the id of the job, and nothing else, on stdout."""
+    others = arguments.resume or arguments.on or arguments.dry_run or arguments.attach
+    if arguments.service and others:  # first: going on by a URL takes checkpoints over
+        raise ConfigError("--service: not together with --resume, --on, --dry-run or --attach.")
     chosen = _chosen(arguments)
     if arguments.service:
         from elasticflow.cli.serve import hand_in

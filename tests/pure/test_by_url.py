@@ -13,6 +13,7 @@ from elasticflow.checkpoint import commit
 from elasticflow.checkpoint.place import PlaceOwner, check, owner_of, settle, take_over
 from elasticflow.cli import by_url
 from elasticflow.cli.by_url import placed, resumed, run_of
+from elasticflow.cli.main import main
 from elasticflow.errors import CheckpointError, ConfigError, RunError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
@@ -120,3 +121,15 @@ def test_where_nothing_can_be_written_nobody_loses_anything(
     with pytest.raises(RunError, match="night-1: cannot be written: No space left on device"):
         resumed(Config(run_dir=url, program="a.py"), "runs", anew=False, only_look=False)
     assert owner_of(url) == before and not Path("runs/night-1").exists()
+
+
+def test_wrong_usage_takes_nothing_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"file://{tmp_path}/store/night-1"
+    before = settle(url, "/gone/night-1")
+    Path("a.py").write_text("")
+    assert main(["submit", "a.py", "--service", "s", "--resume", "--run-dir", url]) == 1
+    assert "--service: not together with --resume" in capsys.readouterr().err
+    assert owner_of(url) == before and not Path("runs").exists()
