@@ -39,9 +39,9 @@ class PlaceOwner(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str = ""
 
     @classmethod
-    def of(cls, run: str) -> PlaceOwner:
-        """A run that lays claim to a place."""
-        return cls(_absolute(run), socket.gethostname(), secrets.token_hex(8))
+    def of(cls, run: str, id: str = "") -> PlaceOwner:
+        """A run that lays claim to a place. id: of its claim of before, if it has one."""
+        return cls(_absolute(run), socket.gethostname(), id or secrets.token_hex(8))
 
     def __str__(self) -> str:
         return f"{self.run} (begun on {self.host})"
@@ -112,7 +112,7 @@ def check(place: str, run: str, claim: str) -> PlaceOwner:
     original, and must not go on with them; nor must a run in whose place another has taken them over.
     Returns the claim that holds now. Raises ConfigError.
     """
-    mine = PlaceOwner.of(run)
+    mine = PlaceOwner.of(run, claim)
     with _usable(place):
         storage = storage_of(place)
         names = _names(storage)
@@ -122,7 +122,7 @@ def check(place: str, run: str, claim: str) -> PlaceOwner:
                 "address, the account)? If it was removed, begin anew in another --run-dir."
             )
         owner = _owner(storage) if OWNER in names else _put_owner(storage, mine)
-        if claim and owner.id not in ("", claim, mine.id):
+        if claim and owner.id not in ("", claim):
             advice = f"'elasticflow checkpoint copy {owner.run} FOLDER' makes a run of its own of them."
             if _may_name(run, place):
                 advice = (

@@ -14,15 +14,22 @@ from contextlib import suppress
 
 import msgspec
 
-from elasticflow.checkpoint import commits, load_manifest
+from elasticflow.checkpoint import Manifest, commits, load_manifest
 from elasticflow.checkpoint.place import PlaceOwner, normal, owner_of, take_over
-from elasticflow.errors import ConfigError, ElsewhereError, NoRunError, RunError, UnknownError
+from elasticflow.errors import (
+    CheckpointError,
+    ConfigError,
+    ElsewhereError,
+    NoRunError,
+    RunError,
+    UnknownError,
+)
 from elasticflow.program.copy import gather
 from elasticflow.run import config
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir, publish
 from elasticflow.run.work import check_same_work
-from elasticflow.storage import storage_of
+from elasticflow.storage import Storage, storage_of
 from elasticflow.storage.urls import is_hdfs, is_url, split
 
 
@@ -96,14 +103,15 @@ def _place_of(url: str) -> str:
 
 def _look_up(url: str) -> tuple[RunDir | None, PlaceOwner | None]:
     """The run that a URL names, if it is here; and else whose checkpoints lie there. Raises ConfigError,
-    UnknownError."""
+    RunError, of which UnknownError may pass."""
     of_yarn, place = RunDir(url) if is_hdfs(url) else None, _place_of(url)
     try:
         owner = None if of_yarn and of_yarn.settings.exists() else owner_of(place)
     except OSError as error:
         if of_yarn:
             return of_yarn, None  # whoever reads it tells
-        raise UnknownError(f"{url}: cannot be read: {error.strerror or error}.") from error
+        kind = RunError if isinstance(error, PermissionError) else UnknownError
+        raise kind(f"{url}: cannot be read: {error.strerror or error}.") from error
     if owner is None:
         return of_yarn, None
     return _here(owner, place), owner
@@ -113,7 +121,9 @@ def _here(owner: PlaceOwner, place: str) -> RunDir | None:
     """The run in the owner's folder, if that is here, and is the one whose checkpoints lie at the place."""
     try:
         run = RunDir(owner.run)
-        is_here = run.settings.exists() and run.checkpoint_place == place and run.claim_id() == owner.id
+        # The id tells, whatever the place is called: hdfs:///x is hdfs://nn:8020/x. Older claims have none.
+        is_here = run.settings.exists() and run.claim_id() == owner.id
+        is_here = is_here and bool(owner.id or run.checkpoint_place == place)
     except ConfigError:
         return None  # in a store where no run can be: the file is damaged
     except OSError as error:
@@ -131,7 +141,7 @@ def _as_it_was(place: str, chosen: Config, anew: bool) -> Config:
     storage = storage_of(place)
     if not (steps := commits(storage)):
         return chosen
-    manifest = load_manifest(storage, steps[-1])
+    manifest = _newest(storage, steps)
     slices = manifest.work.get("slices")
     if chosen.free_slices and slices != chosen.num_slices:
         chosen = config.make(None, {"slices": slices}, msgspec.to_builtins(chosen))
@@ -144,6 +154,17 @@ def _as_it_was(place: str, chosen: Config, anew: bool) -> Config:
             f"was; or have it go on with this one by --program {chosen.program}, which is recorded."
         )
     return chosen
+
+
+def _newest(storage: Storage, steps: list[int]) -> Manifest:
+    """Of these steps, that can be read: a run goes on from the one before a damaged one."""
+    *before, last = steps
+    try:
+        return load_manifest(storage, last)
+    except CheckpointError:
+        if not before:
+            raise
+        return _newest(storage, before)
 
 
 def _taken_over(url: str, chosen: Config) -> RunDir:

@@ -14,7 +14,7 @@ from elasticflow.checkpoint.place import PlaceOwner, check, owner_of, settle, ta
 from elasticflow.cli import by_url
 from elasticflow.cli.by_url import placed, resumed, run_of
 from elasticflow.cli.main import main
-from elasticflow.errors import CheckpointError, ConfigError, RunError
+from elasticflow.errors import CheckpointError, ConfigError, RunError, UnknownError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 from elasticflow.run.work import work_of
@@ -88,6 +88,36 @@ def test_a_slash_too_many_names_the_same_run(tmp_path: Path) -> None:
         assert run_of(each).path == Path(chosen.run_dir)
 
 
+def test_a_store_that_is_called_otherwise_has_the_same_run(tmp_path: Path) -> None:
+    """As hdfs:///x and hdfs://nn:8020/x are one place: the claim tells."""
+    url = f"file://{tmp_path}/store/night-1"
+    chosen = placed(Config(run_dir=url), tmp_path)
+    RunDir(chosen.run_dir).create(chosen)
+    assert run_of(f"local://{tmp_path}/store/night-1").path == Path(chosen.run_dir)
+
+
+def test_a_folder_that_was_moved_keeps_its_claim(tmp_path: Path) -> None:
+    """Though it was lost whether the store has heard of it."""
+    url = f"file://{tmp_path}/store/night-1"
+    first = settle(url, str(tmp_path / "night-1"))
+    for _ in range(2):
+        moved = check(url, str(tmp_path / "moved"), first.id)
+        assert moved.id == first.id and moved.run == str(tmp_path / "moved")
+    assert owner_of(url) == moved
+
+
+def test_who_may_not_look_is_told_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not pass, and a script that waits for it would wait for hours."""
+
+    def denied(place: str) -> None:
+        raise PermissionError(errno.EACCES, "Access Denied", place)
+
+    monkeypatch.setattr(by_url, "owner_of", denied)
+    with pytest.raises(RunError, match="Access Denied") as refusal:
+        run_of(f"file://{tmp_path}/store/night-1")
+    assert not isinstance(refusal.value, UnknownError)
+
+
 def test_as_many_slices_as_the_first_worker_has_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +134,8 @@ def test_as_many_slices_as_the_first_worker_has_chosen(
     with pytest.raises(ConfigError, match="4 workers cannot share 2 slices"):
         resumed(msgspec.structs.replace(chosen, workers="4"), "runs", anew=False, only_look=False)
     assert not Path("runs").exists()
+    with storage.create("checkpoints/step-0000000200/manifest.json") as file:
+        file.write(b"damaged")
     assert resumed(chosen, "runs", anew=False, only_look=False).config().num_slices == 2
 
 
