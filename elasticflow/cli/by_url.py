@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -70,20 +71,22 @@ def run_of(url: str) -> RunDir:
     )
 
 
-def resumed(chosen: Config, runs: str | os.PathLike[str], anew: bool, only_look: bool) -> RunDir:
-    """The run that is to go on, which ``run_dir`` names by its URL. If its folder is not here, it gets one,
-    and whoever had the checkpoints until now ends.
+def resumed(
+    url: str, begun: Callable[[], Config], runs: str | os.PathLike[str], anew: bool, only_look: bool
+) -> RunDir:
+    """The run that is to go on, by its URL. If its folder is not here, it gets one, and whoever had the
+    checkpoints until now ends.
 
-    chosen: as if it began here. anew: whether its program may be another one. only_look: nothing is to
-    change.
+    begun: settings as if it began here; of a run that is here they may make no sense, as it has its own.
+    anew: whether its program may be another one. only_look: nothing is to change.
     Raises ConfigError, RunError, CheckpointError, ProgramError; nothing has changed then.
     """
-    url = chosen.run_dir
     run, owner = _look_up(url)
     if run:
         return run
     if owner is None:
         raise NoRunError(f"--resume: {url}: there is no run, and no checkpoints of one.")
+    chosen = begun()
     if not chosen.program:
         raise ConfigError(
             f"--resume: {url}: holds the checkpoints of {owner}, and that folder is not here. To have the "

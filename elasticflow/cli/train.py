@@ -208,9 +208,11 @@ def _that_goes_on(which: Config, arguments: argparse.Namespace, options: Mapping
         return RunDir(which.run_dir)
     from elasticflow.cli.by_url import resumed
 
-    anew = new_program(arguments)
-    chosen = config.make(arguments.config, {**options, "program": which.program or None})
-    return resumed(chosen, RUNS, bool(anew), getattr(arguments, "dry_run", False))
+    def begun() -> Config:
+        return config.make(arguments.config, {**options, "program": which.program or None})
+
+    only_look = getattr(arguments, "dry_run", False)
+    return resumed(which.run_dir, begun, RUNS, bool(new_program(arguments)), only_look)
 
 
 def _is_elsewhere(chosen: Config, arguments: argparse.Namespace) -> bool:

@@ -327,11 +327,11 @@ def test_of_two_that_go_on_in_one_folder_one_has_it(url, tmp_path, monkeypatch):
 
     def meanwhile(*arguments):
         with pytest.raises(RunError, match="another run is using this folder|is not empty"):
-            by_url.resumed(chosen, "runs", anew=False, only_look=False)
+            by_url.resumed(chosen.run_dir, lambda: chosen, "runs", anew=False, only_look=False)
         return place.take_over(*arguments)
 
     monkeypatch.setattr(by_url, "take_over", meanwhile)
-    run = by_url.resumed(chosen, "runs", anew=False, only_look=False)
+    run = by_url.resumed(chosen.run_dir, lambda: chosen, "runs", anew=False, only_look=False)
     assert place.owner_of(here) == place.check(here, str(run.path), run.claim_id())
     assert by_url.run_of(here).config().program == "a.py"
 
@@ -346,7 +346,9 @@ def test_a_take_over_that_fails_leaves_the_folder_as_it_was(s3, url, tmp_path, m
     s3.fail("deny", "POST", "?delete", times=9)
     s3.fail("deny", "DELETE", "owner.json", times=9)
     with pytest.raises(ConfigError, match="cannot be used"):
-        by_url.resumed(Config(run_dir=here, program="a.py"), "runs", anew=False, only_look=False)
+        by_url.resumed(
+            here, lambda: Config(run_dir=here, program="a.py"), "runs", anew=False, only_look=False
+        )
     s3.heal()
     assert place.owner_of(here) == first
     assert list(tmp_path.rglob("runs/*")) == ([tmp_path / "runs" / "a"] if is_there else [])
@@ -360,7 +362,9 @@ def test_a_take_over_that_was_killed_is_made_again(url, tmp_path, monkeypatch):
     run = RunDir(tmp_path / "runs" / "a")
     os.close(run.hold())
     run.claim.write_text("{}")
-    again = by_url.resumed(Config(run_dir=here, program="a.py"), "runs", anew=False, only_look=False)
+    again = by_url.resumed(
+        here, lambda: Config(run_dir=here, program="a.py"), "runs", anew=False, only_look=False
+    )
     assert again.claim_id() == place.owner_of(here).id
 
 

@@ -14,6 +14,8 @@ from elasticflow.checkpoint.place import PlaceOwner, check, owner_of, settle, ta
 from elasticflow.cli import by_url
 from elasticflow.cli.by_url import placed, resumed, run_of
 from elasticflow.cli.main import main
+from elasticflow.cli.train import settings
+from elasticflow.cli.verbs import parser
 from elasticflow.errors import CheckpointError, ConfigError, RunError, UnknownError
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
@@ -130,13 +132,33 @@ def test_as_many_slices_as_the_first_worker_has_chosen(
     commit(storage, make_manifest(model, 100, write_parts(storage, model, 100, 1), work=work))
     other = msgspec.structs.replace(chosen, slices=4)
     with pytest.raises(CheckpointError, match="was made with slices 2, now it is 4"):
-        resumed(other, "runs", anew=False, only_look=False)
+        resumed(url, lambda: other, "runs", anew=False, only_look=False)
     with pytest.raises(ConfigError, match="4 workers cannot share 2 slices"):
-        resumed(msgspec.structs.replace(chosen, workers="4"), "runs", anew=False, only_look=False)
+        resumed(
+            url, lambda: msgspec.structs.replace(chosen, workers="4"), "runs", anew=False, only_look=False
+        )
     assert not Path("runs").exists()
     with storage.create("checkpoints/step-0000000200/manifest.json") as file:
         file.write(b"damaged")
-    assert resumed(chosen, "runs", anew=False, only_look=False).config().num_slices == 2
+    assert (
+        resumed(chosen.run_dir, lambda: chosen, "runs", anew=False, only_look=False).config().num_slices == 2
+    )
+
+
+def test_what_only_makes_sense_with_the_settings_of_a_run_that_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on by its URL as by its folder: what it had stands, also where the command does not say it."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text("def model(): ...\ndef forward(x, params): ...\n")
+    url = f"file://{tmp_path}/store/night-1"
+    asynchronous = Config(run_dir=url, program=f"{tmp_path}/a.py", mode="async", staleness=3, workers="2")
+    chosen = placed(asynchronous, "runs")
+    RunDir(chosen.run_dir).create(chosen)
+    words = ["train", "--resume", "--run-dir", url, "--staleness", "7", "--workers", "4"]
+    again = settings(parser().parse_args(words))
+    assert (again.mode, again.staleness, again.workers) == ("async", 7, "4")
+    assert RunDir(again.run_dir).folder == tmp_path / "runs/night-1"
 
 
 def test_where_nothing_can_be_written_nobody_loses_anything(
@@ -151,7 +173,7 @@ def test_where_nothing_can_be_written_nobody_loses_anything(
 
     monkeypatch.setattr(by_url, "publish", full)
     with pytest.raises(RunError, match="night-1: cannot be written: No space left on device"):
-        resumed(Config(run_dir=url, program="a.py"), "runs", anew=False, only_look=False)
+        resumed(url, lambda: Config(run_dir=url, program="a.py"), "runs", anew=False, only_look=False)
     assert owner_of(url) == before and not Path("runs/night-1").exists()
 
 
