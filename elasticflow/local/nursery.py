@@ -44,7 +44,7 @@ from elasticflow import launch
 from elasticflow.local.process import Process
 from elasticflow.process.decoding import from_json
 from elasticflow.process.fingerprint import own_code
-from elasticflow.process.stacks import num_threads
+from elasticflow.process.stacks import num_threads, thread_names
 from elasticflow.run.settings import MemberSettings
 
 ALWAYS = (
@@ -243,6 +243,13 @@ def main(argv: Sequence[str]) -> None:
         Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
     environment = dict(os.environ)  # before the imports change it
     preload(argv[3:])
+    if names := thread_names():
+        print(
+            f"what the program imports has started threads ({', '.join(names)}), which a fork would not have: "
+            "each member imports it for itself, and begins as much later",
+            file=sys.stderr,
+            flush=True,
+        )
     gc.freeze()  # what was imported stays; children need not look at it, nor copy its pages for that
     gc.enable()
     Nursery(listener, Path(argv[1]), float(argv[2]), environment).run()

@@ -8,6 +8,7 @@ import select
 import signal
 import socket as sockets
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from elasticflow.local import backend as local
 from elasticflow.local.backend import LocalBackend
 from elasticflow.local.nursery import PACKET, News
 from elasticflow.local.process import Process
+from elasticflow.process.fingerprint import environment
 
 from .toys import PATIENCE_S, Waiting, Watched, log_of, make_run, nursery_of, settings
 
@@ -307,6 +309,7 @@ def test_a_nursery_killed_while_it_imports(runs: Runs) -> None:
 
 HESITATES = """
 from elasticflow.local.process import Process
+from elasticflow.process.fingerprint import environment
 
 if os.path.exists(os.environ["TOY_GATE"]):
     Process.record = lambda self, path: open(os.environ["TOY_GATE"]).close() or signal.pause()
@@ -489,3 +492,19 @@ def test_where_imports_start_threads_members_start_afresh(runs: Runs) -> None:
     (ended,) = master.ends(1)  # a real one: it is missing its keys
     assert ended.how is How.FAILED
     assert "keys cannot be read" in ended.text
+    told = Path(runs.run_dir, "logs", "nursery.log").read_text()
+    assert "has started threads (" in told and "imports it for itself" in told
+
+
+@pytest.mark.parametrize("module", ["pandas", "sklearn.datasets", "deltalake"])
+def test_what_many_programs_import_starts_no_threads(module: str) -> None:
+    pytest.importorskip(module)
+    asked = "from elasticflow.process.stacks import thread_names; print(thread_names())"
+    found = subprocess.run(
+        [sys.executable, "-c", f"import {module}; {asked}"],
+        env=environment(threads=1),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout.strip() == "[]"
