@@ -245,7 +245,7 @@ def main(argv: Sequence[str]) -> None:
     preload(argv[3:])
     if names := thread_names():
         print(
-            f"what the program imports has started threads ({', '.join(names)}), which a fork would not have: "
+            f"what the program imports has started threads ({', '.join(names)}), which a fork would lack: "
             "each member imports it for itself, and begins as much later",
             file=sys.stderr,
             flush=True,

@@ -31,8 +31,8 @@ SETTINGS = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
-    # pyarrow, which pandas and scikit-learn import, and deltalake would start threads as they are imported: their
-    # members could not be forked.
+    # pyarrow, which pandas and scikit-learn import, and deltalake would start threads as they are imported,
+    # and no process with threads can be forked.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "_RJEM_MALLOC_CONF": "background_thread:false",
 }
