@@ -205,15 +205,16 @@ class Service:
     # --- the share of a cluster ------------------------------------------------------------------
 
     def _begin_share(self, share: ClusterShare) -> None:
-        """Counts on no node that nobody has seen. Raises ConfigError if there is no such share."""
+        """Counts on no node that nobody has seen. Raises ConfigError where there is neither such a share
+        nor a run under way."""
         if not self._state.nodes:
             nodes = range(self._config.nodes)
             self._handle([hp.NodeSeen(node=node, up=False, why="was never seen") for node in nodes])
         try:
             self._watch.seen(share.nodes())
-        except ConfigError:
-            raise
         except ElasticFlowError as error:  # runs go on, and are followed; it is asked again
+            if isinstance(error, ConfigError) and not self._state.under_way():
+                raise
             self._watch.seen(error)
         news, self._news = [*self._news, *self._watch.take()], []
         if news:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from elasticflow.cluster.share import ShareNode
-from elasticflow.errors import ElasticFlowError
+from elasticflow.errors import ConfigError, ElasticFlowError
 from elasticflow.master.log import say
 from elasticflow.process.clocks import SteadyClock
 from elasticflow.service import happenings as hp
@@ -39,15 +39,18 @@ class ShareWatch:
             self._hands.look_at_nodes(self.seen)
 
     def seen(self, answer: list[ShareNode] | ElasticFlowError) -> None:
-        """A cluster that does not answer has the nodes that it had."""
+        """A cluster that does not answer has the nodes that it had; one without such a share has none."""
         self._nodes_s = self._clock.now_s() + self._config.look_s
-        words = f"warning: its nodes are not known just now: {answer}"
+        words = ""
+        if isinstance(answer, ConfigError):
+            words, answer = f"warning: it has no nodes: {answer}", []
+        elif isinstance(answer, ElasticFlowError):
+            words = f"warning: its nodes are not known just now: {answer}"
+        if words and words != self._told:
+            say(words)
+        self._told = words
         if isinstance(answer, ElasticFlowError):
-            if words != self._told:
-                say(words)
-            self._told = words
             return
-        self._told = ""
         names = {number: seen.name for number, seen in self._state.nodes.items()}
         down = self._state.policy.placement.down
         shape = self._state.policy.shape

@@ -27,6 +27,8 @@ AGAIN = {
 }
 """Flags of reservations that come again, by local time."""
 SATURDAY = 5
+FLEX = "FLEX"
+"""Flag of a reservation whose jobs may have other nodes, too, and begin before it."""
 
 
 class SlurmShare(ClusterShare):
@@ -48,26 +50,33 @@ class SlurmShare(ClusterShare):
     def nodes(self) -> list[ShareNode]:
         known = {partition.name: partition for partition in self._client.partitions()}
         default = next((each.name for each in known.values() if each.is_default), "")
-        wanted = {place.partition or default: place.reservation for place in self._slurm.workers}
-        if missing := [name for name in wanted if name not in known]:
+        wanted = {(place.partition or default, place.reservation) for place in self._slurm.workers}
+        if missing := sorted(name for name, _ in wanted if name not in known):
             raise ConfigError(
                 f"slurm.workers: SLURM has no partition {missing[0] or '(and none is the default)'}; there "
                 f"are {', '.join(sorted(known))}."
             )
         found: dict[str, ShareNode] = {}
         nodes = self._client.nodes()
-        reserved = self._client.reservations()
-        taken = taken_of(reserved, set(wanted.values()), nodes, time.time())
-        for node in nodes:
-            if node.partition in wanted:
-                closed = "" if known[node.partition].is_up else f"partition {node.partition} is down"
-                away = closed or node.away(reserved=bool(wanted[node.partition]))
-                slots = slots_of(node, self._slurm)
-                limit_s = self._limit_s(known[node.partition])
-                times = tuple((start_s - limit_s, end_s) for start_s, end_s in taken.get(node.name, ()))
-                told = ShareNode(node.name, slots, away, node.doubtful, times)
-                if node.name not in found or not away:  # in one partition may be what in another may not
-                    found[node.name] = told
+        reserved = {each.name: each for each in self._client.reservations()}
+        if missing := sorted(name for _, name in wanted if name and name not in reserved):
+            there = f"there are {', '.join(sorted(reserved))}" if reserved else "there is none"
+            raise ConfigError(f"slurm.workers: SLURM has no reservation {missing[0]}; {there}.")
+        now_s = time.time()
+        taken = taken_of(list(reserved.values()), {name for _, name in wanted}, nodes, now_s)
+        for node, name in ((node, name) for node in nodes for of, name in wanted if of == node.partition):
+            own = reserved.get(name)
+            if own and node.name not in own.nodes and FLEX not in own.flags:
+                continue
+            closed = "" if known[node.partition].is_up else f"partition {node.partition} is down"
+            away = closed or node.away(reserved=bool(name))
+            slots = slots_of(node, self._slurm)
+            limit_s = self._limit_s(known[node.partition])
+            times = [(start_s - limit_s, end_s) for start_s, end_s in taken.get(node.name, ())]
+            times += beside(own, now_s) if own else []
+            told = ShareNode(node.name, slots, away, node.doubtful, tuple(times))
+            if node.name not in found or not away:  # in one partition may be what in another may not
+                found[node.name] = told
         return list(found.values())
 
     def _limit_s(self, partition: Partition) -> float:
@@ -109,6 +118,18 @@ def taken_of(
         for name in each.nodes:
             found.setdefault(name, []).extend(_times(each, now_s + AHEAD_DAYS * 86400.0))
     return {name: tuple(sorted(times)) for name, times in found.items()}
+
+
+def beside(own: Reservation, now_s: float) -> list[tuple[float, float]]:
+    """When a reservation that is the share's does not keep its nodes: SLURM begins no worker there then.
+
+    Nor does one stay beyond its end; how long that may run is not asked.
+    """
+    if FLEX in own.flags:
+        return []
+    spans = _times(own, now_s + AHEAD_DAYS * 86400.0)
+    edges = [-inf, *(edge for span in spans for edge in span), inf]
+    return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
 
 
 def _times(reservation: Reservation, last_s: float) -> list[tuple[float, float]]:

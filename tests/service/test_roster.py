@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from elasticflow.cluster.share import ShareNode
+from elasticflow.errors import ConfigError, ElasticFlowError, UnknownError
+from elasticflow.process.clocks import SteadyClock
 from elasticflow.service.happenings import NodeSeen
 from elasticflow.service.roster import changes
+from elasticflow.service.settings import ServiceConfig
+from elasticflow.service.share_watch import ShareWatch
 
 TWO = (ShareNode("g1", 2), ShareNode("g2", 2))
 
@@ -93,3 +99,23 @@ def test_whatever_is_seen_each_number_has_one_node_that_is_there() -> None:
             assert {unit.partition("+")[0] for unit in known.up} <= set(room)
             most = sum(slots // known.slots for slots in room.values())
             assert len(known.up) == min(known.num_nodes, most)
+
+
+def test_where_a_share_is_no_more_its_nodes_are_gone_and_who_is_silent_keeps_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = ServiceConfig(nodes=2, workers_per_node=2)
+    state = config.rules.new_state()
+    state.handle([NodeSeen(node=node, up=False) for node in range(2)], 1.7e9)
+    watch = ShareWatch(config, state, SteadyClock(), None)
+
+    def see(answer: list[ShareNode] | ElasticFlowError) -> int:
+        watch.seen(answer)
+        state.handle(watch.take(), 1.7e9)
+        return state.capacity
+
+    assert see(list(TWO)) == 4
+    assert see(UnknownError("SLURM is away")) == 4
+    assert [see(ConfigError("there is no reservation ef")) for _ in range(2)] == [0, 0]
+    assert capsys.readouterr().out.count("warning: it has no nodes: there is no reservation ef") == 1
+    assert see(list(TWO)) == 4

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from elasticflow.cluster.share import ShareNode
@@ -16,9 +17,11 @@ from elasticflow.run.folder import UNKNOWN, HostJob
 from elasticflow.service.settings import read_service_config
 from elasticflow_slurm.client import Reservation, SlurmJob, SlurmNode
 from elasticflow_slurm.comments import LEADER, Comment
-from elasticflow_slurm.share import SlurmShare, taken_of
+from elasticflow_slurm.share import SlurmShare, beside, taken_of
 
 from .fakes import FakeClient
+
+OURS = {"partition": "gpu", "reservation": "ef"}
 
 
 def node(name: str, partition: str, state: str = "idle", gpus: int = 2) -> SlurmNode:
@@ -53,8 +56,12 @@ def test_its_nodes_are_those_of_its_partitions(client: FakeClient) -> None:
     ]
     both = share(client, workers=[{"partition": "gpu"}, {"partition": "other"}]).nodes()
     assert both[-1] == ShareNode("g4", 2), "there it may be had"
-    ours = share(client, workers=[{"partition": "gpu", "reservation": "ef"}]).nodes()
-    assert ours[-1] == ShareNode("g4", 2)
+    client.reserved = [reserved("g4", "g9", name="ef", start=0.0, end=inf)]
+    assert share(client, workers=[OURS]).nodes() == [ShareNode("g4", 2, taken=((-inf, 0.0),))]
+    both = share(client, workers=[OURS, {"partition": "other"}]).nodes()
+    assert both == [ShareNode("g4", 2)], "also without the reservation"
+    client.reserved = [reserved("g4", name="ef", start=0.0, end=inf, flags=frozenset({"FLEX"}))]
+    assert [each.name for each in share(client, workers=[OURS]).nodes()] == ["g1", "g2", "g3", "g4"]
     default = share(client, workers=[{}], gpus=0, cpus=3).nodes()
     assert default == [ShareNode("c1", 2)], "by its CPUs alone"
 
@@ -72,6 +79,8 @@ def test_a_node_has_room_for_as_many_workers_as_its_gpus_and_cpus(
 def test_a_share_that_is_not_there_is_told_in_a_sentence(client: FakeClient) -> None:
     with pytest.raises(ConfigError, match="SLURM has no partition nope; there are cpu, gpu, other"):
         share(client, workers=[{"partition": "nope"}]).nodes()
+    with pytest.raises(ConfigError, match="SLURM has no reservation ef; there is none"):
+        share(client, workers=[OURS]).nodes()
     with pytest.raises(ConfigError, match="cannot count the nodes of a constraint"):
         share(client, workers=[{"partition": "gpu", "constraint": "a100&ib"}])
     with pytest.raises(ConfigError, match=r"slurm.*unknown field"):
@@ -131,13 +140,15 @@ def reserved(*nodes: str, start: float = 1e9, end: float = 1e9 + 3600, **more: A
 
 
 def test_a_node_is_taken_while_it_is_in_a_reservation_that_is_not_the_shares(client: FakeClient) -> None:
-    client.reserved = [reserved("g1", "elsewhere"), reserved("g1", "g4", name="ef")]
+    ef = reserved("g1", "g4", name="ef", start=0.0, end=2e9)
+    client.reserved = [reserved("g1", "elsewhere"), ef]
     told = {each.name: each.taken for each in share(client, time="30").nodes()}
-    assert told["g1"] == ((1e9 - 1800, 1e9 + 3600),) * 2 and told["g3"] == ()
-    own = share(client, workers=[{"partition": "gpu", "reservation": "ef"}], time="30", time_min="10").nodes()
+    assert told["g1"] == ((-1800.0, 2e9), (1e9 - 1800, 1e9 + 3600)) and told["g3"] == ()
+    own = share(client, workers=[OURS], time="30", time_min="10").nodes()
     told = {each.name: each.taken for each in own}
-    assert told["g1"] == ((1e9 - 600, 1e9 + 3600),), "SLURM may give a worker no more than ten minutes"
-    assert told["g4"] == ()
+    outside = ((-inf, 0.0), (2e9, inf))
+    assert told["g1"] == ((1e9 - 600, 1e9 + 3600), *outside), "no more than ten minutes may be given"
+    assert told["g4"] == outside
 
 
 def test_without_a_limit_of_time_nothing_begins_any_more_where_a_reservation_is_to_come(
@@ -145,6 +156,16 @@ def test_without_a_limit_of_time_nothing_begins_any_more_where_a_reservation_is_
 ) -> None:
     client.reserved = [reserved("g1")]
     assert share(client).nodes()[0].taken == ((-inf, 1e9 + 3600),)
+
+
+def test_the_shares_own_reservation_keeps_its_nodes_while_it_lasts() -> None:
+    """Also where it comes again: nothing begins there in between."""
+    daily = reserved("g1", start=1e9, end=1e9 + 3600, name="ef", flags=frozenset({"DAILY"}))
+    away = beside(daily, 1e9)
+    assert away[0] == (-inf, 1e9) and away[1][0] == 1e9 + 3600 and away[-1][1] == inf
+    assert len(away) == 15 and all(start < end for start, end in away)
+    flexible = msgspec.structs.replace(daily, flags=frozenset({"FLEX"}))
+    assert beside(flexible, 1e9) == []
 
 
 def test_one_of_some_of_the_cpus_is_not_counted() -> None:
