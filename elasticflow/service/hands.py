@@ -31,8 +31,9 @@ T = TypeVar("T")
 class RunSight(NamedTuple):
     """A run as its folder and its cluster show it. master: where one listens, with the keys of this attempt.
 
-    waits: for what a run that is alive has no master. places: that workers of one that is not may still hold.
-    words: the last ones of one that left no report. mark: see ``mark_of``; None: nobody has looked.
+    waits: for what a run that is alive has no master, or what holds that up. places: that workers of one
+    that is not may still hold. words: the last ones of one that left no report. mark: see ``mark_of``; None:
+    nobody has looked.
     """
 
     alive: bool
@@ -142,7 +143,7 @@ def sight_of(run: RunDir, share: ClusterShare) -> RunSight:
     presence = presence_of(run)
     if presence.is_alive():
         if presence.has_master() and (here := listens(run)).master:
-            return here
+            return here._replace(waits=presence.paused())
         if presence.silence():
             raise unknown(run, presence)
         return RunSight(alive=True, waits=presence.waits_for())

@@ -22,6 +22,7 @@ from elasticflow.wire.sockets import Context
 
 SILENT_S = 2.0
 """A run that has said nothing for so long is looked for."""
+SILENT = "its master does not answer"
 AGAIN_S = 5.0
 """After so long is tried again what the cluster would not do just now."""
 
@@ -67,7 +68,7 @@ class SubmittedFollower(Follower):
             self._again_s = now_s + AGAIN_S
         elif sight is not None:
             self._again_s = now_s + SILENT_S
-            happened += self._act(sight, granted, held)
+            happened += self._act(sight, granted, held, now_s)
         rests = self._is_gone and not granted.workers and not held
         if not self._ordered and not rests and now_s >= max(self._heard_s + SILENT_S, self._again_s):
             self._ordered = "look"
@@ -96,7 +97,7 @@ class SubmittedFollower(Follower):
 
     # --- what follows from them ------------------------------------------------------------------
 
-    def _act(self, sight: RunSight, granted: Granted, held: int) -> list[hp.Happening]:
+    def _act(self, sight: RunSight, granted: Granted, held: int, now_s: float) -> list[hp.Happening]:
         self.waits, self._is_gone = sight.waits, False
         if self._is_anothers(sight.mark):
             self._let_go()
@@ -105,7 +106,10 @@ class SubmittedFollower(Follower):
         if sight.alive:
             if sight.master is not None and sight.master[0] != self._address:
                 self._greet(*sight.master, granted)
-            elif sight.master is None and not granted.workers:
+            elif sight.master is not None:  # it has been told what it is granted
+                silent = now_s >= self._heard_s + SILENT_S
+                self.waits = (sight.waits or SILENT) if silent else ""
+            elif not granted.workers:
                 self._ordered = "end"
                 self._hands.take_back(self.run, self._done)
             return []

@@ -23,7 +23,7 @@ from elasticflow.service.follower import PAUSED, TRIES
 from elasticflow.service.hands import Hands, RunFolder, RunSight, read_folder, sight_of
 from elasticflow.service.marks import mark_of
 from elasticflow.service.state import Granted
-from elasticflow.service.submitted import AGAIN_S, SILENT_S, SubmittedFollower
+from elasticflow.service.submitted import AGAIN_S, SILENT, SILENT_S, SubmittedFollower
 from elasticflow.wire.keys import MemberKeys, make_keys
 from elasticflow.wire.messages import Grant, Situation, StopRequest, ToMaster
 from tests.telling import Told
@@ -225,6 +225,22 @@ def test_a_leader_that_waits_is_taken_back_when_there_is_nothing_for_it(run: Pla
         assert run.see(GONE, NONE, 2) == [hp.Held(name="1-a", workers=0, number=4)]
 
 
+def test_of_a_master_that_does_not_answer_people_hear_so_and_what_holds_it_up(run: Played) -> None:
+    """Such as a job that is suspended. The run keeps what it has."""
+    run.see(ALIVE, TWO, 2)
+    assert run.waits == "", "it was only just found"
+    assert run.see(ALIVE, TWO, 2) == [] and run.waits == SILENT
+    assert run.see(ALIVE._replace(waits="it is suspended"), TWO, 2) == [] and run.waits == "it is suspended"
+    run.say(2, 3)
+    assert run.waits == ""
+    run.hands.ordered.pop("look", None)
+    run.go(TWO, 2)
+    run.say(2, 3)
+    run.hands.ordered.pop("look")(ALIVE)
+    run.go(TWO, 2, 0.0)
+    assert run.waits == "", "it answered while it was looked for"
+
+
 def test_how_it_ended_is_told_and_one_that_gets_nowhere_is_given_up(run: Played) -> None:
     for _ in range(TRIES):
         assert run.see(GONE, TWO, 2) == []
@@ -292,6 +308,24 @@ def test_a_leader_that_somebody_submitted_who_was_killed_is_written_down_once(
     for _ in range(2):
         sight_of(run, found)
     assert run.host() == HostJob("slurm", "17", "0123456789ab") and found.asked == 1
+
+
+def test_what_holds_up_a_master_that_there_is_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Suspended(Presence):
+        def is_alive(self) -> bool:
+            return True
+
+        def paused(self) -> str:
+            return "job 1 is suspended"
+
+    run = RunDir(tmp_path)
+    publish(run.job, HostJob("slurm", "1", "0123456789ab"))
+    publish(run.address, HERE)
+    monkeypatch.setattr(hands, "presence_of", lambda _: Suspended(str(tmp_path)))
+    monkeypatch.setattr(hands, "read_keys", lambda *_: None)
+    assert sight_of(run, Found("")).waits == "job 1 is suspended"
 
 
 def test_a_folder_is_read_in_a_thread_and_what_is_wrong_with_it_is_an_answer(tmp_path: Path) -> None:
