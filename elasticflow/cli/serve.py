@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def serve(arguments: argparse.Namespace) -> int:
     except OSError as error:
         where = folder_of(config.folder)
         raise RunError(
-            f"{where}: the service cannot go on: {error}. Its runs do, as they were granted."
+            f"{where}: the service cannot go on: {error}. Its runs do, as they were granted.{_advice(error)}"
         ) from error
     except KeyboardInterrupt:
         return 130
@@ -63,6 +64,16 @@ def serve(arguments: argparse.Namespace) -> int:
             measuring.kill()
             measuring.wait()
     return 0
+
+
+def _advice(error: OSError) -> str:
+    """What to do where there is no room."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (
+        " Make room there, or have its quota raised; then begin it again: it knows all that was."
+        if full
+        else ""
+    )
 
 
 def _begin_metrics(config: ServiceConfig) -> subprocess.Popen[bytes]:

@@ -72,6 +72,11 @@ class Follower(ABC):
         has = self.situation.workers if self.situation else None
         self._beginning.note(granted.workers, has, granted.number == 1 and not self.step, now_s)
 
+    def lacks(self, granted: int) -> str:
+        """Of what it is granted, how much it has as yet, for people; "": all, or it has not said."""
+        ready = self.situation.ready if self.situation else granted
+        return f"{ready} of {granted} have begun, and its status tells why" if ready < granted else ""
+
     def listen(self, now_s: float) -> list[hp.Happening]:
         """What the run says; does not wait."""
         happened: list[hp.Happening] = []

@@ -413,7 +413,7 @@ class Service:
         account = self._state.ledger.accounts.get(name)
         follower = self._followers.get(name)
         shares, is_plan = self._state.planned(name)
-        why = [ticket.why, follower.waits if follower else ""]
+        why = [ticket.why, follower.waits or follower.lacks(account.granted) if follower and account else ""]
         if in_vain := self._state.in_vain(name):
             more, until_s = in_vain
             again = clock(until_s, self._now_s())

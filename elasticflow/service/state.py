@@ -32,7 +32,8 @@ from elasticflow.service.ledger import Account, Ledger
 TRIAL_S, TRIAL_WITHIN_S = 60.0, 1800.0
 """Of a program that was never measured the policy plans so long on one worker, to be had within that time."""
 
-
+BEHIND_S = 30.0
+"""So often is decided anew while somebody is not done who should be."""
 GUESSED_ANEW = 0.1
 """What was not measured is guessed anew if that makes it differ by this part."""
 
@@ -117,6 +118,8 @@ class ServiceState:
         """So many tasks were handed in so far, those included that nobody remembers."""
         self.now_s = 0.0
         self.wake_s = inf
+        self._behind_s: float | None = None
+        """When somebody should be done by what was decided last; None: to be looked up."""
         self.tickets: dict[str, Ticket] = {}
         self.ledger = Ledger()
         self.nodes: dict[int, hp.NodeSeen] = {}
@@ -164,7 +167,12 @@ class ServiceState:
     def due_s(self) -> float:
         """When something is to be decided at the latest, though nothing happens."""
         doubts = (doubt for ticket in self.under_way() for doubt in ticket.doubts.values())
-        return min([self.wake_s, *(doubt.until_s for doubt in doubts if doubt.until_s > self.now_s)])
+        if self._behind_s is None:
+            etas_s = filter(None, map(self.eta_s, self.ledger.accounts))
+            self._behind_s = max(min(etas_s, default=inf), self.now_s + BEHIND_S)
+        return min(
+            [self.wake_s, self._behind_s, *(doubt.until_s for doubt in doubts if doubt.until_s > self.now_s)]
+        )
 
     def granted(self, name: str) -> Granted:
         """What the run of this task may have: none, if it is not under way."""
@@ -382,6 +390,7 @@ class ServiceState:
 
     def _decide(self, told: list[ev.Event]) -> None:
         """Asks again at once for those who are refused when they have begun: they go on without a promise."""
+        self._behind_s = None
         while told:
             decisions = self.policy.handle(told, self.now_s)
             told = [event for decision in decisions for event in self._carry_out(decision)]

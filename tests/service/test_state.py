@@ -28,7 +28,7 @@ from elasticflow.service.beginnings import ENOUGH, LAST, Beginning
 from elasticflow.service.history import read_history
 from elasticflow.service.journal import JournalFiles, ServiceJournal, ServiceRules, UndecidedError, UserQuota
 from elasticflow.service.learned import believed
-from elasticflow.service.state import ENDS, ServiceState, TaskStanding
+from elasticflow.service.state import BEHIND_S, ENDS, ServiceState, TaskStanding
 from elasticflow.service.task_log import TaskLog
 from tests.full_disk import room_of
 
@@ -56,6 +56,23 @@ def test_one_that_is_known_is_promised_at_once_and_gets_what_is_idle() -> None:
     assert state.tickets["a"].standing is TaskStanding.PROMISED
     assert state.granted("a").workers == 8
     assert "no deadline needs them" in state.granted("a").why
+
+
+def test_one_that_falls_behind_is_planned_anew_and_not_said_to_be_done_in_the_past() -> None:
+    """Such as one whose workers never come. Its promise stands, and people see that it will be late."""
+    state = fresh()
+    state.handle([measured("a", 300, BEGIN_S + 200)], BEGIN_S)
+    eta_s = state.eta_s("a")
+    assert eta_s is not None and BEGIN_S < eta_s < BEGIN_S + 200 and state.due_s == eta_s
+    state.handle([hp.Held(name="a", workers=8, number=1)], BEGIN_S + 1)
+    assert state.due_s == eta_s, "nothing was decided"
+    now_s = BEGIN_S
+    for _ in range(10):
+        now_s = state.due_s
+        state.handle([hp.Woken()], now_s)
+        assert now_s < (state.eta_s("a") or 0.0) and state.due_s >= now_s + BEHIND_S
+    assert now_s > BEGIN_S + 200 and state.tickets["a"].standing is TaskStanding.PROMISED
+    assert state.granted("a").workers == 8
 
 
 def test_one_without_a_deadline_needs_no_workers_for_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -241,6 +241,13 @@ def test_of_a_master_that_does_not_answer_people_hear_so_and_what_holds_it_up(ru
     assert run.waits == "", "it answered while it was looked for"
 
 
+def test_of_what_it_is_granted_people_hear_how_much_it_has(run: Played) -> None:
+    """Such as where an account's limit lets no more begin. Why, its own status tells."""
+    assert run.lacks(2) == "", "nobody has asked it"
+    run._take(Situation(number=3, workers=2, ready=1, step=7, steps=0), 0.0)
+    assert run.lacks(2) == "1 of 2 have begun, and its status tells why" and run.lacks(1) == ""
+
+
 def test_how_it_ended_is_told_and_one_that_gets_nowhere_is_given_up(run: Played) -> None:
     for _ in range(TRIES):
         assert run.see(GONE, TWO, 2) == []
