@@ -391,12 +391,17 @@ class ServiceState:
     def _decide(self, told: list[ev.Event]) -> None:
         """Asks again at once for those who are refused when they have begun: they go on without a promise."""
         self._behind_s = None
+        lost = any(isinstance(event, ev.NodeLostEvent) for event in told)
+        before = {name: self.tickets[name].why for name in self.ledger.accounts}
         while told:
             decisions = self.policy.handle(told, self.now_s)
             told = [event for decision in decisions for event in self._carry_out(decision)]
         for name, account in self.ledger.accounts.items():  # who lost a node is not placed, and not said
             track = self.policy.tracks.get(name)
-            account.wanted = len(track.gpus) if track else 0
+            wanted = len(track.gpus) if track else 0
+            if lost and wanted < account.wanted and self.tickets[name].why == before.get(name):
+                self.tickets[name].why = f"{account.wanted} to {wanted}: its nodes are gone"
+            account.wanted = wanted
 
     def _carry_out(self, decision: Decision) -> list[ev.Event]:
         if isinstance(decision, WakeAt):

@@ -75,6 +75,16 @@ def test_one_that_falls_behind_is_planned_anew_and_not_said_to_be_done_in_the_pa
     assert state.granted("a").workers == 8
 
 
+def test_who_has_fewer_since_nodes_are_gone_is_told_so() -> None:
+    state = fresh()
+    state.handle([measured("a", 300, BEGIN_S + 200)], BEGIN_S)
+    state.handle([hp.NodeSeen(node=node, up=False) for node in range(4)], BEGIN_S + 1)
+    assert (state.granted("a").workers, state.granted("a").why) == (0, "8 to 0: its nodes are gone")
+    state.handle([hp.Held(name="a", workers=0, number=2)], BEGIN_S + 2)
+    state.handle([hp.NodeSeen(node=node, up=True) for node in range(4)], BEGIN_S + 3)
+    assert state.granted("a").why == "0 to 8: no deadline needs them"
+
+
 def test_one_without_a_deadline_needs_no_workers_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     state = fresh()
     told = [hp.HandedIn(task=task("a"))]
