@@ -311,6 +311,13 @@ def test_who_is_late_and_almost_done_keeps_nothing_that_is_not_there_any_more():
     scheduler.check_invariants()
 
 
+def test_where_nobody_may_use_any_gpu_no_others_are_said_to_need_them():
+    scheduler = measured(elastic())
+    arrive(scheduler, job("a", 150, 80.0))
+    said = scheduler.handle([CapacityEvent(capacity([(0.0, 0)]))], 10.0)
+    assert [one.reason for one in said if isinstance(one, Placed)] == ["4 to 0: there are none just now"]
+
+
 def test_who_is_late_and_almost_done_gives_way_to_one_that_has_no_time():
     scheduler = measured(elastic())
     arrive(scheduler, job("a", 150, 80.0), job("b", 100, 131.0))

@@ -160,6 +160,8 @@ class Elastic(Policy):
 
     def why(self, track: Track, before: int, after: int) -> str:
         planned = track.plan.size_now if track.plan else 0
+        if not self.num_usable:
+            return f"{before} to {after}: there are none just now"
         if before == after:
             return f"{after} GPUs elsewhere: makes room for a larger block"
         if after > max(planned, before):
