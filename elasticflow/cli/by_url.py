@@ -109,10 +109,13 @@ def _look_up(url: str) -> tuple[RunDir | None, PlaceOwner | None]:
     RunError, of which UnknownError may pass."""
     of_yarn, place = RunDir(url) if is_hdfs(url) else None, _place_of(url)
     try:
-        owner = None if of_yarn and of_yarn.settings.exists() else owner_of(place)
+        if of_yarn and of_yarn.settings.exists():
+            return of_yarn, None
+    except OSError:
+        return of_yarn, None  # whoever reads it tells
+    try:
+        owner = owner_of(place)
     except OSError as error:
-        if of_yarn:
-            return of_yarn, None  # whoever reads it tells
         kind = RunError if isinstance(error, PermissionError) else UnknownError
         raise kind(f"{url}: cannot be read: {error.strerror or error}.") from error
     if owner is None:

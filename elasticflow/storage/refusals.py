@@ -34,7 +34,7 @@ _WORDS = (
 )
 """What only the text tells, under the name of some other error. ESPIPE: the file ends before that byte."""
 
-
+NO_DATANODE = "No active nodes contain this block"
 NO_TICKET = (
     "it asks for Kerberos, and there is no ticket that is good: run kinit, or have KRB5_CLIENT_KTNAME name a "
     "keytab, by which tickets are fetched whenever one is needed"
@@ -56,6 +56,8 @@ def refusal(status: int, body: bytes, path: str, who: str, user: str) -> OSError
     code = next((number for words, number in _WORDS if words in text), code)
     if code == errno.EACCES:
         who += f", as user {user}"
+    if NO_DATANODE in text:
+        text += ": the DataNodes that have it are away"
     if code is None:
         return Passing(OSError(errno.EAGAIN, f"{name}: {text} ({who})", path))
     return OSError(code, f"{text} ({who})", path)

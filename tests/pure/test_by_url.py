@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from elasticflow.run.folder import RunDir
 from elasticflow.run.work import work_of
 from elasticflow.step.schedule import SLICING
 from elasticflow.storage import storage_of
+from elasticflow.storage.refusals import Passing, refusal
 from tests.checkpoint.saving import make_manifest, make_model, write_parts
 
 
@@ -118,6 +120,24 @@ def test_who_may_not_look_is_told_that(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(RunError, match="Access Denied") as refusal:
         run_of(f"file://{tmp_path}/store/night-1")
     assert not isinstance(refusal.value, UnknownError)
+
+
+def test_checkpoints_on_hdfs_that_cannot_be_read_just_now_are_not_taken_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the DataNodes that have them are away. A run on YARN of that name there is not."""
+
+    def away(place: str) -> None:
+        told = {"exception": "IOException", "message": "No active nodes contain this block"}
+        said = msgspec.json.encode({"RemoteException": told})
+        answer = refusal(403, said, place, "NameNode nn", "ann")
+        assert isinstance(answer, Passing)
+        raise answer.error
+
+    monkeypatch.setattr(by_url, "owner_of", away)
+    monkeypatch.setattr(by_url, "RunDir", lambda _: SimpleNamespace(settings=Path("/nowhere/run.json")))
+    with pytest.raises(UnknownError, match=r"night-1: cannot be read: .*the DataNodes that have it are away"):
+        run_of("hdfs://nn:8020/user/me/night-1")
 
 
 def test_as_many_slices_as_the_first_worker_has_chosen(
