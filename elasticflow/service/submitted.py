@@ -141,10 +141,10 @@ class SubmittedFollower(Follower):
         ordered, self._ordered, self._answer = self._ordered, "", None
         if isinstance(answer, ElasticFlowError):
             self._again_s = now_s + AGAIN_S
+            self._complain(str(answer))
             if ordered == "begin" and not self._hands.passes(answer):
                 return self._cannot_begin(answer)
             self._tries -= ordered == "begin"
-            self._complain(str(answer))
         elif ordered == "begin":
             self._told, self._begins = "", True
             say(f"{self.name}: its leader is job {answer}")

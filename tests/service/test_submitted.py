@@ -225,6 +225,18 @@ def test_a_leader_that_waits_is_taken_back_when_there_is_nothing_for_it(run: Pla
         assert run.see(GONE, NONE, 2) == [hp.Held(name="1-a", workers=0, number=4)]
 
 
+def test_one_that_was_held_is_begun_again_for_as_long_as_it_is_refused_and_people_hear_why(
+    run: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as while its leader's QOS was taken away: it lacks nothing itself."""
+    paused = GONE._replace(report=report("stopped", PAUSED))
+    for _ in range(2 * TRIES):
+        assert run.see(paused, TWO, 2) == []
+        run.hands.ordered.pop("begin")(ConfigError("Invalid qos specification"))
+        assert run.go(TWO, 2, 0.1) == [] and run.waits == "Invalid qos specification"
+    assert capsys.readouterr().out.count("warning: 1-a: Invalid qos specification") == 1
+
+
 def test_of_a_master_that_does_not_answer_people_hear_so_and_what_holds_it_up(run: Played) -> None:
     """Such as a job that is suspended. The run keeps what it has."""
     run.see(ALIVE, TWO, 2)
