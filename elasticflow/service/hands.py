@@ -77,7 +77,8 @@ class Hands:
 
     def passes(self, error: ElasticFlowError) -> bool:
         """Whether it may be otherwise when this is tried again."""
-        return isinstance(error, (UnknownError, *self.share.passing))
+        told = (error, error.__cause__)
+        return any(isinstance(each, (UnknownError, *self.share.passing)) for each in told)
 
     def read(self, run: RunDir, answer: Callable[[RunFolder | ElasticFlowError], None]) -> None:
         """What a run's folder says, wherever that is."""

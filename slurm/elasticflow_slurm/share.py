@@ -13,7 +13,15 @@ from elasticflow.cluster.share import AHEAD_DAYS, ClusterShare, ShareNode
 from elasticflow.errors import ConfigError
 from elasticflow.run.folder import HostJob
 from elasticflow_slurm.bindings import choose
-from elasticflow_slurm.client import LimitReached, Partition, Reservation, SlurmBusy, SlurmNode, time_s
+from elasticflow_slurm.client import (
+    LimitReached,
+    Partition,
+    PlaceRefused,
+    Reservation,
+    SlurmBusy,
+    SlurmNode,
+    time_s,
+)
 from elasticflow_slurm.command_line import SlurmClient
 from elasticflow_slurm.comments import LEADER, jobs_of
 from elasticflow_slurm.config import SlurmConfig, read
@@ -34,7 +42,7 @@ FLEX = "FLEX"
 class SlurmShare(ClusterShare):
     """See ClusterShare."""
 
-    passing = (SlurmBusy, LimitReached)
+    passing = (SlurmBusy, LimitReached, PlaceRefused)  # the places are the service's: no run is to blame
     of_service = ("leader", "workers", "gpus", "gpu_type", "cpus", "mem", "sbatch")
 
     def __init__(self, section: dict[str, Any], client: SlurmClient | None = None) -> None:

@@ -14,8 +14,10 @@ import pytest
 from elasticflow.cluster.share import ShareNode
 from elasticflow.errors import ConfigError
 from elasticflow.run.folder import UNKNOWN, HostJob
+from elasticflow.service.hands import Hands
 from elasticflow.service.settings import read_service_config
-from elasticflow_slurm.client import Reservation, SlurmJob, SlurmNode
+from elasticflow_slurm.client import Reservation, SlurmJob, SlurmNode, SlurmRefused
+from elasticflow_slurm.command_line import sorted_error
 from elasticflow_slurm.comments import LEADER, Comment
 from elasticflow_slurm.share import SlurmShare, beside, taken_of
 
@@ -133,6 +135,16 @@ def test_a_leader_of_which_nobody_wrote_down_the_id_is_found_by_its_comment(clie
     for id in (10, 11):
         client.known.append(SlurmJob(id=id, comment=leader, state="PENDING", het=id - 10, leader_id=10))
     assert share(client).leader_of(run) == "10"
+
+
+def test_no_run_is_to_blame_for_a_place_that_the_service_may_not_have(client: FakeClient) -> None:
+    """Such as while its account is not there: it waits. A time limit may be a run's own, and is refused."""
+    hands = Hands("slurm", share(client))
+    for text, passes in (("Invalid qos specification", True), ("Requested time limit is invalid", False)):
+        told = ConfigError(f"slurm.leader: {text}")
+        told.__cause__ = sorted_error("sbatch", text, SlurmRefused)
+        assert hands.passes(told) is passes
+    hands.close()
 
 
 def reserved(*nodes: str, start: float = 1e9, end: float = 1e9 + 3600, **more: Any) -> Reservation:
