@@ -6,7 +6,7 @@
         │   └── PlaceClosed    where it was to run takes no jobs now; another place may
         ├── LimitReached    a limit of the cluster: fewer jobs, or smaller ones, may do
         ├── SlurmRefused    asking again for the same is no use
-    │   └── PlaceRefused   its partition, account, QOS or reservation is not there, or not this user's
+        │   └── PlaceRefused   its partition, account, QOS or reservation is not there, or not this user's
         └── SlurmNotInstalled  no commands, no slurm.conf, or no authentication on this machine
 
 Their texts hold SLURM's own words.

@@ -67,11 +67,12 @@ class SlurmShare(ClusterShare):
         found: dict[str, ShareNode] = {}
         nodes = self._client.nodes()
         reserved = {each.name: each for each in self._client.reservations()}
-        if missing := sorted(name for _, name in wanted if name and name not in reserved):
+        asked = {each for _, names in wanted for each in names.split(",") if each}
+        if missing := sorted(asked - reserved.keys()):
             there = f"there are {', '.join(sorted(reserved))}" if reserved else "there is none"
             raise ConfigError(f"slurm.workers: SLURM has no reservation {missing[0]}; {there}.")
         now_s = time.time()
-        taken = taken_of(list(reserved.values()), {name for _, name in wanted}, nodes, now_s)
+        taken = taken_of(list(reserved.values()), asked, nodes, now_s)
         for node, name in ((node, name) for node in nodes for of, name in wanted if of == node.partition):
             own = reserved.get(name)
             if own and node.name not in own.nodes and FLEX not in own.flags:

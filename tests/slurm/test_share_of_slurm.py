@@ -64,6 +64,9 @@ def test_its_nodes_are_those_of_its_partitions(client: FakeClient) -> None:
     assert both == [ShareNode("g4", 2)], "also without the reservation"
     client.reserved = [reserved("g4", name="ef", start=0.0, end=inf, flags=frozenset({"FLEX"}))]
     assert [each.name for each in share(client, workers=[OURS]).nodes()] == ["g1", "g2", "g3", "g4"]
+    client.reserved = [reserved("g1", name="ef"), reserved("g3", name="ef2")]
+    several = [{"partition": "gpu", "reservation": "ef,ef2"}]
+    assert all(each.taken == () for each in share(client, workers=several).nodes()), "when is SLURM's to say"
     default = share(client, workers=[{}], gpus=0, cpus=3).nodes()
     assert default == [ShareNode("c1", 2)], "by its CPUs alone"
 
