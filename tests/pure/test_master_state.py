@@ -22,6 +22,7 @@ from elasticflow.master.quarantine import limit_of
 from elasticflow.master.state import MasterState
 from elasticflow.process.gpu_state import GpuState
 from elasticflow.run.config import Config
+from elasticflow.run.telling import TAKEN_OVER
 from elasticflow.step.layout import Entry, Rule
 from elasticflow.training.advice import Advice, go_on, stop
 from elasticflow.training.standing import Watch, WatchRules, WatchStanding
@@ -977,6 +978,17 @@ def test_the_final_checkpoint_must_not_fail() -> None:
         assert end.state is RunState.STOPPED, "it goes on from the last one that there is"
         assert "final checkpoint is missing" in end.text and "the disk is full" in end.text
         assert end.text.endswith("8 of 8 steps are missing, go on with --resume")
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_run_whose_checkpoints_another_has_ends_and_is_not_to_be_resumed(last: bool) -> None:
+    run = running()
+    if last:
+        run.tell(Progress(name="server-0", generation=1, version=8, last=True))
+    run.written(8 if last else 3, last=last)
+    story = f"s3://bucket/runs/a: /b/a (begun on h) {TAKEN_OVER}"
+    end = run.end(run.tell(ev.CommittedEvent(8 if last else 3, error=f"RemovedError: {story}")))
+    assert (end.state, end.text) == (RunState.FAILED, story)
 
 
 def test_checkpoints_by_the_clock() -> None:

@@ -17,6 +17,7 @@ from elasticflow.master.deciding.facts import Facts, Handlers
 from elasticflow.master.events import CommittedEvent, LimitEvent
 from elasticflow.master.members import RunState
 from elasticflow.master.row import Phase
+from elasticflow.run.telling import TAKEN_OVER
 from elasticflow.training.standing import WatchStanding, evaluations
 from elasticflow.wire.messages import Progress, Troubled, Written
 
@@ -116,6 +117,8 @@ def settled(run: Facts, tick: int) -> list[Action]:
 
 
 def on_committed(run: Facts, event: CommittedEvent, now_s: float) -> list[Action]:
+    if event.error.endswith(TAKEN_OVER):  # whether it is the last or not: it is not to be gone on with here
+        return ending.end(run, RunState.FAILED, event.error.partition(": ")[2])
     if event.error:
         return cut_failed(run, event.tick, False, event.error)
     if event.standing:  # the servers may have gone back since, and it may not have happened any more
