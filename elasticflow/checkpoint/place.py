@@ -154,8 +154,15 @@ def take_over(place: str, run: str) -> PlaceOwner:
     mine = PlaceOwner.of(run)
     with _usable(place):
         storage = storage_of(place)
-        with suppress(RemovedError):  # as above
+        try:
             storage.remove(OWNER)
+        except RemovedError:  # as above
+            pass
+        except PermissionError as error:
+            raise ConfigError(
+                f"{place}: {OWNER} may not be removed, and until it is nobody else goes on with these "
+                f"checkpoints: {error.strerror}. Try again as somebody who may, or once it is removed."
+            ) from error
         if (owner := _put_owner(storage, mine)) != mine:
             raise ConfigError(f"{place}: {owner} takes over these checkpoints at the same time.")
     return mine

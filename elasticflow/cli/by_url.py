@@ -72,13 +72,19 @@ def run_of(url: str) -> RunDir:
 
 
 def resumed(
-    url: str, begun: Callable[[], Config], runs: str | os.PathLike[str], anew: bool, only_look: bool
+    url: str,
+    begun: Callable[[], Config],
+    runs: str | os.PathLike[str],
+    anew: bool,
+    only_look: bool,
+    preflight: Callable[[Config], object] = lambda settings: None,
 ) -> RunDir:
     """The run that is to go on, by its URL. If its folder is not here, it gets one, and whoever had the
     checkpoints until now ends.
 
     begun: settings as if it began here; of a run that is here they may make no sense, as it has its own.
-    anew: whether its program may be another one. only_look: nothing is to change.
+    anew: whether its program may be another one. only_look: nothing is to change. preflight: raises an error
+    if it could not go on with such settings, before anybody loses anything.
     Raises ConfigError, RunError, CheckpointError, ProgramError; nothing has changed then.
     """
     run, owner = _look_up(url)
@@ -95,6 +101,7 @@ def resumed(
     settings = _as_it_was(_place_of(url), placed(chosen, runs), anew)
     if only_look:
         raise ConfigError(f"--dry-run: {url}: {owner} is not here; to go on without it makes a folder.")
+    preflight(settings)
     return _taken_over(url, settings)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -91,11 +92,19 @@ def _chosen(arguments: argparse.Namespace) -> Config:
         raise ConfigError(f"{named}: name one file of settings, one program, or one of each.")
     arguments.config, arguments.program = next(iter(files), None), next(iter(programs), None)
     _become(arguments.config, arguments.on)
+    arguments.preflight = partial(_preflight, arguments.on)
     chosen = settings(arguments)
     # Otherwise it is named as in the containers that have it, or the run has a copy.
     if os.path.isabs(chosen.program) and not chosen.program_sha256:
         parse(chosen.program)
     return msgspec.structs.replace(chosen, backend=arguments.on or chosen.backend)
+
+
+def _preflight(cluster: str | None, chosen: Config) -> None:
+    """Raises an error if the run could not begin, or the cluster would not take it."""
+    parse(chosen.program)
+    chosen = msgspec.structs.replace(chosen, backend=cluster or chosen.backend)
+    load_cluster(chosen.backend, "submit").preflight(chosen)
 
 
 def _become(file: str | None, cluster: str | None) -> None:

@@ -212,7 +212,8 @@ def _that_goes_on(which: Config, arguments: argparse.Namespace, options: Mapping
         return config.make(arguments.config, {**options, "program": which.program or None})
 
     only_look = getattr(arguments, "dry_run", False)
-    return resumed(which.run_dir, begun, RUNS, bool(new_program(arguments)), only_look)
+    preflight = getattr(arguments, "preflight", lambda settings: parse(settings.program))
+    return resumed(which.run_dir, begun, RUNS, bool(new_program(arguments)), only_look, preflight)
 
 
 def _is_elsewhere(chosen: Config, arguments: argparse.Namespace) -> bool:

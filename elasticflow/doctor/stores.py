@@ -86,7 +86,10 @@ def _written(url: str, client: RemoteClient, path: str) -> Iterator[Diagnosis]:
     try:
         client.remove(own)
     except OSError as error:
-        cure = "Allow it there: checkpoints beyond keep_checkpoints stay otherwise, and cost."
+        cure = (
+            "Allow it there: checkpoints beyond keep_checkpoints stay otherwise, and cost; and no run goes "
+            "on elsewhere by its URL."
+        )
         yield hurts("checkpoints", f"{url}: what was put cannot be removed: {error.strerror}", cure)
 
 

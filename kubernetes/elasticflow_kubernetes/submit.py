@@ -46,14 +46,25 @@ def submit(chosen: Config, resume: bool) -> tuple[str, Path]:
     return in_new_folder(partial(_submit, resume=resume), chosen, partial(_next_folder, chosen))
 
 
+def preflight(chosen: Config) -> None:
+    """Changes nothing. Raises ConfigError, RunError where a run with such settings would not be taken."""
+    kubernetes, run_dir = read(chosen.kubernetes), os.path.abspath(chosen.run_dir)
+    check_seen(kubernetes, "run_dir", run_dir)
+    _preflight(KubernetesClient(kubernetes), chosen, kubernetes, run_dir)
+
+
+def _preflight(client: KubernetesClient, chosen: Config, kubernetes: KubernetesConfig, run_dir: str) -> None:
+    check_data(chosen.data, here=not kubernetes.setup)
+    _check_taken(client, chosen, kubernetes, run_dir)
+
+
 def _submit(chosen: Config, resume: bool) -> tuple[str, Path]:
     """See ``submit``."""
     kubernetes = read(chosen.kubernetes)
     check_seen(kubernetes, "run_dir", os.path.abspath(RunDir(chosen.run_dir).folder))
     client = KubernetesClient(kubernetes)
     with submission(chosen, resume, partial(_withdraw, client)) as run:
-        check_data(chosen.data, here=not kubernetes.setup)
-        _check_taken(client, chosen, kubernetes, str(run.folder))
+        _preflight(client, chosen, kubernetes, str(run.folder))
         begin(run, chosen, UNKNOWN)
         host = run.host()
         assert host is not None

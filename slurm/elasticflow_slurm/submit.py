@@ -69,15 +69,24 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     return in_new_folder(partial(_submit, resume=resume), chosen, partial(_next_folder, chosen))
 
 
+def preflight(chosen: Config) -> None:
+    """Changes nothing. Raises ConfigError, RunError where a run with such settings would not be taken."""
+    _preflight(choose(os.environ), chosen, read(chosen.slurm), os.path.abspath(chosen.run_dir))
+
+
+def _preflight(client: SlurmClient, chosen: Config, slurm: SlurmConfig, run_dir: str) -> None:
+    check_data(chosen.data, here=not slurm.setup)  # which may bring them to the nodes
+    _check_places(client, chosen, slurm, run_dir)
+    if too_long := objection(slurm, client.partitions()):
+        raise ConfigError(too_long)
+
+
 def _submit(chosen: Config, resume: bool) -> tuple[int, Path]:
     """See ``submit``."""
     slurm = read(chosen.slurm)
     client = choose(os.environ)
     with submission(chosen, resume, partial(_withdraw, client)) as run:
-        check_data(chosen.data, here=not slurm.setup)  # which may bring them to the nodes
-        _check_places(client, chosen, slurm, str(run.folder))
-        if too_long := objection(slurm, client.partitions()):
-            raise ConfigError(too_long)
+        _preflight(client, chosen, slurm, str(run.folder))
         chosen = _ship(run, chosen) if slurm.ship and not (resume and _has(run, chosen)) else chosen
         begin(run, chosen, UNKNOWN)
         host = run.host()

@@ -24,6 +24,7 @@ from elasticflow.run.work import work_of
 from elasticflow.step.schedule import SLICING
 from elasticflow.storage import storage_of
 from elasticflow.storage.refusals import Passing, refusal
+from elasticflow_slurm import submit as slurm_submit
 from tests.checkpoint.saving import make_manifest, make_model, write_parts
 
 
@@ -206,4 +207,20 @@ def test_wrong_usage_takes_nothing_over(
     Path("a.py").write_text("")
     assert main(["submit", "a.py", "--service", "s", "--resume", "--run-dir", url]) == 1
     assert "--service: not together with --resume" in capsys.readouterr().err
+    assert owner_of(url) == before and not Path("runs").exists()
+
+
+@pytest.mark.parametrize("cluster", ["slurm", "nowhere"])
+def test_what_the_cluster_would_not_take_takes_nothing_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cluster: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(slurm_submit, "choose", lambda environ: None)
+    url = f"file://{tmp_path}/store/night-1"
+    before = settle(url, "/gone/night-1")
+    Path("a.py").write_text("def model(): ...\ndef forward(x, params): ...\n")
+    words = ["submit", "a.py", "--on", cluster, "--resume", "--run-dir", url, "--data", "none.npz"]
+    assert main(words) == 1
+    said = "none.npz" if cluster == "slurm" else "'nowhere' is no cluster"
+    assert said in capsys.readouterr().err
     assert owner_of(url) == before and not Path("runs").exists()
