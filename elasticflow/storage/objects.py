@@ -57,6 +57,8 @@ _KINDS: tuple[tuple[type[OSError], int], ...] = (
     (PermissionError, errno.EACCES),
     (TimeoutError, errno.ETIMEDOUT),
 )
+_NO_WORDS = "Bad Request"
+"""All that S3 says of credentials that have expired where its answer has no body, as to HEAD."""
 _BUGS = (TypeError, AttributeError, NameError, AssertionError, NotImplementedError)
 
 for _client in ("fsspec", "s3fs", "aiobotocore", "gcsfs", "google", "adlfs", "azure"):
@@ -415,6 +417,8 @@ def _told(error: Exception) -> tuple[int, str]:
     for kind, number in _KINDS:
         if isinstance(error, kind):
             return number, words if number == errno.EACCES and words else os.strerror(number)
+    if words == _NO_WORDS:
+        return errno.EACCES, f"{words}, as where credentials have expired, or are those of another region"
     if isinstance(error, OSError) and error.errno:
         # S3 is busy where it cannot answer; all its clients are to ask again.
         return errno.EAGAIN if error.errno == errno.EBUSY else error.errno, words

@@ -108,6 +108,14 @@ def test_who_may_not_is_told_so(s3, storage):
         write(storage, "f/b", b"")
 
 
+def test_where_s3_says_of_expired_credentials_but_bad_request(storage):
+    def refused(fs):
+        raise OSError(errno.EINVAL, "Bad Request")
+
+    with pytest.raises(PermissionError, match="Bad Request, as where credentials have expired"):
+        storage._client._retried("/a", refused)
+
+
 def test_without_credentials(s3, url, monkeypatch):
     s3fs.S3FileSystem.clear_instance_cache()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
