@@ -14,6 +14,7 @@ from elasticflow.cli.summaries import PREFIX, RunSummary, summary_of
 from elasticflow.errors import EXIT_UNKNOWN, ConfigError
 from elasticflow.process.texts import harmless
 from elasticflow.run.folder import RunDir
+from elasticflow.storage.urls import is_hdfs, is_url
 
 AT_ONCE = 8
 """So many are looked at at a time."""
@@ -39,8 +40,17 @@ def runs(arguments: argparse.Namespace) -> int:
     return EXIT_UNKNOWN if any(each.state == UNKNOWN for each in told) else 0
 
 
+def is_place(folder: str) -> bool:
+    """Whether that is the URL of one run's checkpoints, by which it is named, and no folder of runs."""
+    return is_url(folder) and (not is_hdfs(folder) or RunDir(folder).claim.exists())
+
+
 def runs_in(folder: str) -> tuple[list[RunDir], list[str]]:
-    """Those in it, and what may not be looked into. Raises ConfigError if there is no such folder."""
+    """Those in it, and what may not be looked into. Raises ConfigError, RunError if there is none."""
+    if is_place(folder):
+        from elasticflow.cli.by_url import run_of  # brings NumPy along
+
+        return [run_of(folder)], []
     path = RunDir(folder).path
     if not path.is_dir():
         raise ConfigError(f"{folder}: is no folder. Name one in which runs have their folders, such as runs.")

@@ -16,6 +16,7 @@ from elasticflow.cli import by_url
 from elasticflow.cli.by_url import placed, resumed, run_of
 from elasticflow.cli.main import main
 from elasticflow.cli.train import settings
+from elasticflow.cli.ui.command import _shelf
 from elasticflow.cli.verbs import parser
 from elasticflow.errors import CheckpointError, ConfigError, RunError, UnknownError
 from elasticflow.run.config import Config
@@ -91,6 +92,20 @@ def test_a_slash_too_many_names_the_same_run(tmp_path: Path) -> None:
     RunDir(chosen.run_dir).create(chosen)
     for each in (url, f"{url}/", url.replace("//night", "/night")):
         assert run_of(each).path == Path(chosen.run_dir)
+
+
+def test_one_run_is_listed_and_shown_by_its_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"file://{tmp_path}/store/night-1"
+    chosen = placed(Config(run_dir=url, program="a.py"), "runs")
+    RunDir(chosen.run_dir).create(chosen)
+    assert main(["runs", url]) == 0
+    assert "night-1" in capsys.readouterr().out
+    assert list(_shelf(parser().parse_args(["ui", url])).runs()) == ["night-1"]
+    assert main(["runs", f"{url}-none"]) == 1
+    assert "there is no run, and no checkpoints of one" in capsys.readouterr().err
 
 
 def test_a_store_that_is_called_otherwise_has_the_same_run(tmp_path: Path) -> None:

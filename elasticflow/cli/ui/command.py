@@ -7,6 +7,7 @@ import secrets
 from pathlib import Path
 
 from elasticflow.cli.folders import RUNS
+from elasticflow.cli.history import is_place
 from elasticflow.cli.ui.serving import UiServer
 from elasticflow.cli.ui.shelf import FolderShelf, RunShelf, ServiceShelf
 from elasticflow.errors import ConfigError, RunError
@@ -56,7 +57,5 @@ def _shelf(arguments: argparse.Namespace) -> RunShelf:
         raise ConfigError(
             f"ui: there is no folder {RUNS} here. Name a run, or a folder in which runs have theirs."
         )
-    path = RunDir(where).path
-    return FolderShelf.of(
-        where, arguments.trust, is_folder=path.is_dir() and not RunDir(where).settings.exists()
-    )
+    is_folder = not is_place(where) and RunDir(where).path.is_dir() and not RunDir(where).settings.exists()
+    return FolderShelf.of(where, arguments.trust, is_folder=is_folder)
