@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from elasticflow.checkpoint.place import lost_to
-from elasticflow.master.reporting import leave_report
+from elasticflow.master.reporting import drain, leave_report
 from elasticflow.process.retry import RemovedError
 from elasticflow.run.folder import RunDir
 from elasticflow.run.telling import TAKEN_OVER, Report
@@ -72,11 +73,14 @@ class Ground:
         return f"{self._place}: {owner} {TAKEN_OVER}" if owner else ""
 
     def leave(self, report: Report, patience_s: float) -> None:
-        """Leaves the report where the folder is by now, if that is known, and never in another run's."""
+        """Leaves the report where the folder is by now, if that is known, and never in another run's; then
+        what is under way is done, as far as patience goes."""
         run = self.whereabouts.moved_to() if self.folder_is_gone else self._run
         if run:
             has_left = self.whereabouts.has_left if run is self._run else lambda: False
-            leave_report(run, report, self._background, patience_s, has_left)
+            until_s = time.monotonic() + patience_s
+            leave_report(run, report, patience_s, has_left)
+            drain(self._background, until_s - time.monotonic())
 
     def _look(self) -> tuple[bool, str]:
         """Whether the folder is gone; and what has become of the place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from elasticflow.checkpoint.place import take_over
 from elasticflow.leading import _was_led
+from elasticflow.master import reporting
 from elasticflow.master.ground import Ground
 from elasticflow.master.journal import Journal, read_journal
 from elasticflow.master.state import MasterState
@@ -17,7 +19,7 @@ from elasticflow.master.status import Story
 from elasticflow.process.retry import RemovedError
 from elasticflow.process.texts import as_json
 from elasticflow.run import config
-from elasticflow.run.folder import RunDir
+from elasticflow.run.folder import RunDir, publish
 from elasticflow.storage.background import Background
 from elasticflow.wire.keys import MasterKeys, read_keys
 from tests.telling import report_of
@@ -80,6 +82,24 @@ def test_nothing_is_removed_where_another_has_taken_the_place_over(tmp_path: Pat
     take_over(there, str(tmp_path / "another"))
     ground.tidy(lambda: removed.append("another's"))
     assert removed == ["its own"]
+    background.close()
+    ground.whereabouts.close()
+
+
+def test_a_report_does_not_wait_for_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In which old checkpoints are removed just now: the run has ended all the same. What can be, is done."""
+    run, background, is_left = RunDir(tmp_path / "run"), Background(patience_s=10), threading.Event()
+    run.create(config.make(None, {"checkpoint_dir": str(tmp_path / "elsewhere")}))
+
+    def left(path: Path, value: object) -> None:
+        publish(path, value)
+        is_left.set()
+
+    monkeypatch.setattr(reporting, "publish", left)
+    ground, pruned = Ground(run, run.config().checkpoint_place, background), list[bool]()
+    background.submit(is_left.wait, lambda result, error: pruned.append(True), lambda text: None)
+    ground.leave(REPORT, 10)
+    assert run.report.exists() and pruned
     background.close()
     ground.whereabouts.close()
 
