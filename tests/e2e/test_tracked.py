@@ -24,11 +24,18 @@ OPTIONS = ("--epochs", 3, "--batch-size", 64, "--checkpoint-every", 5)
 HEAVY = ("tensorboardX", "mlflow", "wandb", "prometheus_client", "elasticflow.trackers")
 
 
+def drawing(run: Run) -> list[int]:
+    """Processes that draw it, from their first moment on."""
+    return [pid for pid in marked(run.environment) if b"track" in words_of(pid)]
+
+
 def drawn(run: Run) -> list[dict[str, str]]:
     """The lines of the table, once it is whole."""
     tracks, deadline = TrackDir(run.path / "tracks"), time.monotonic() + PATIENCE_S
     while not (tracks.path / "metrics.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.05)  # whoever draws it may begin when the run is over, on a busy machine
+    while drawing(run) and time.monotonic() < deadline:  # one that goes on after another
+        time.sleep(0.05)
     tracks.wait_until_free(PATIENCE_S)
     return list(csv.DictReader((tracks.path / "metrics.csv").read_text().splitlines()))
 
@@ -73,9 +80,9 @@ def test_who_draws_is_killed_and_the_next_one_draws_all(start: Callable[..., Run
     run = start("small_torch.py", *OPTIONS, "--track", "csv", shut=["step 20", "step 35"])
     for gate in ("step 20", "step 35"):
         run.held_at(gate)
-        (drawing,) = (pid for pid in marked(run.environment) if b"track" in words_of(pid))
-        os.kill(drawing, signal.SIGKILL)
-        run.wait_until(lambda status, gone=drawing: not Path(f"/proc/{gone}").exists())
+        (first,) = drawing(run)
+        os.kill(first, signal.SIGKILL)
+        run.wait_until(lambda status, gone=first: not Path(f"/proc/{gone}").exists())
         run.open(gate)
     run.finish()
     check(run, drawn(run))
@@ -85,16 +92,12 @@ def test_who_draws_is_killed_and_the_next_one_draws_all(start: Callable[..., Run
 def test_who_draws_is_killed_after_its_master(start: Callable[..., Run]) -> None:
     """The next master has not begun it, and hears nothing of its end."""
     run = start("small_torch.py", *OPTIONS, "--track", "csv", shut=["step 20"])
-
-    def drawing() -> list[int]:
-        return [pid for pid in marked(run.environment) if b"track" in words_of(pid)]
-
     run.held_at("step 20")
-    (first,) = drawing()
+    (first,) = drawing(run)
     run.kill("master")
     run.wait_until(lambda status: status.master.incarnation == 2)
     os.kill(first, signal.SIGKILL)
-    run.wait_until(lambda status: drawing() not in ([], [first]))
+    run.wait_until(lambda status: drawing(run) not in ([], [first]))
     run.open("step 20")
     run.finish()
     check(run, drawn(run))
