@@ -1,15 +1,16 @@
-"""The files that a dataset of a program's own reads, where it has their names in a list.
+"""The files that a dataset of a program's own reads, where it has their names in a list, or that of one.
 
 Most that read a file for each record find them as they begin: ``self.files = sorted(glob(...))``, the samples
-of torchvision's ImageFolder, a table of names beside a folder. Then nobody trains on others than the run
-began with. Files that it names otherwise nobody knows of.
+of torchvision's ImageFolder, a table of names beside a folder. Others open one by its name, ``self.path``, or
+have it open. Then nobody trains on others than the run began with. Files that it names otherwise nobody
+knows of.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeAlias
 
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from elasticflow.data.files import LocalFile
 from elasticflow.data.permutation import Rows
 from elasticflow.errors import UnreadableError
+from elasticflow.process.clocks import process_began_s
 from elasticflow.storage.file_ids import DATASET, STAY, FileId, list_id
 
 MOST_FILES = 1024
@@ -28,6 +30,8 @@ MOST_DEPTH = 4
 """Of datasets within datasets."""
 
 Names: TypeAlias = "Sequence[str]"
+READING = ("r", "rb", "c")
+"""Modes of what is open and not written to. c: NumPy's for a mapped file, of which a copy is."""
 _PLAIN = (bool, int, float, str, np.generic)
 
 
@@ -41,13 +45,17 @@ class Listed:
     def __init__(self, dataset: Any, num_rows: int) -> None:
         self.files: tuple[FileId, ...] = ()
         self._of_records: list[tuple[Names, npt.NDArray[np.uint64]]] = []
-        lists = [each for each in _lists(dataset) if each[1]]  # there are subsets of none
+        found = [each for each in _lists(dataset) if each[1]]  # there are subsets of none
+        alone = [(where, names[0]) for where, names, beside in found if beside is None]
+        lists = [each for each in found if each[2] is not None]
+        for where, name in alone:
+            self.files += tuple(_of(where, _identities([name], len(alone))))
         most = max(2, MOST_FILES // max(1, len(lists)))
         for where, names, beside in lists:
             some = np.unique(np.linspace(0, len(names) - 1, min(most, len(names))).astype(np.int64))
-            found = _identities([names[number] for number in some], len(lists))
-            if len(found) == len(some):  # else its dataset writes them, as a cache, or reads but some
-                self.files += tuple(msgspec.structs.replace(each, of_list=where) for each in found)
+            sampled = _identities([names[number] for number in some], len(lists))
+            if len(sampled) == len(some):  # else its dataset writes them, as a cache, or reads but some
+                self.files += tuple(_of(where, sampled))
                 self.files += (list_id(where, len(names), [_relative(names), beside]),)
             if len(names) == num_rows:
                 stamps = np.zeros(num_rows, np.uint64)
@@ -80,6 +88,10 @@ class Listed:
                 what = "has changed: it was written to, touched or replaced since" if now else "is gone"
                 return f"{names[number]} {what}"
         return ""
+
+
+def _of(where: str, files: Iterable[FileId]) -> Iterator[FileId]:
+    return (msgspec.structs.replace(each, of_list=where) for each in files)
 
 
 def _identities(names: Names, num_lists: int) -> list[FileId]:
@@ -118,10 +130,11 @@ class _NamedRows(NamedTuple):
     rows: Callable[[], Sequence[Sequence[Any]]]
 
 
-def _lists(dataset: Any, place: str = DATASET, depth: int = 0) -> Iterator[tuple[str, Names, list[Any]]]:
-    """All lists of names of files: where each is, the names, and what stands beside each, such as its class.
-
-    place: where the dataset itself is.
+def _lists(
+    dataset: Any, place: str = DATASET, depth: int = 0
+) -> Iterator[tuple[str, Names, list[Any] | None]]:
+    """All lists of names of files: where each is, the names, and what stands beside each, such as its class;
+    None: of a file that is named alone. place: where the dataset itself is.
     """
     if depth == MOST_DEPTH:
         return
@@ -129,7 +142,8 @@ def _lists(dataset: Any, place: str = DATASET, depth: int = 0) -> Iterator[tuple
         for which, (each, numbers) in enumerate(inner):
             for where, names, beside in _lists(each, f"{place}[{which}]", depth + 1):
                 if numbers is not None and hasattr(each, "__len__") and len(names) == len(each):
-                    names, beside = ([part[number] for number in numbers] for part in (names, beside))
+                    names = [names[number] for number in numbers]
+                    beside = beside and [beside[number] for number in numbers]
                 yield where, names, beside
         return
     kept = getattr(dataset, "__dict__", {})
@@ -140,6 +154,8 @@ def _lists(dataset: Any, place: str = DATASET, depth: int = 0) -> Iterator[tuple
             seen.add(id(value))
             yield from _named_in(table, f"{place}.{name}", folders)
     for name, value in kept.items():
+        if file := _file_of(value):
+            yield f"{place}.{name}", [file], None
         if _is_dataset(value):
             yield from _lists(value, f"{place}.{name}", depth + 1)
 
@@ -156,6 +172,16 @@ def _named_in(
                     names = [os.path.join(folder, os.fspath(row[column])) for row in rows]
                     yield f"{place}[{column}]", names, [_beside(row, column) for row in rows]
                 break
+
+
+def _file_of(value: Any) -> str:
+    """That it names, or has open to read, such as one of HDF5; "": none, or one that this process writes."""
+    with suppress(Exception):  # a program's own object may do anything
+        if not _is_text(value):
+            value = (getattr(value, "filename", "") or value.name) if value.mode in READING else ""
+        if os.path.isfile(value) and os.stat(value).st_mtime < process_began_s():
+            return str(os.fspath(value))
+    return ""
 
 
 def _beside(row: Sequence[Any], place: int) -> list[Any]:

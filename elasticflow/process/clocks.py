@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,13 @@ def since_boot() -> tuple[str, float]:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return boot, time.clock_gettime(time.CLOCK_BOOTTIME)
     return "", 0.0
+
+
+def process_began_s() -> float:
+    """When this process began, or was forked: seconds since 1970, as the clock is now."""
+    ticks = int(Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s
 
 
 LEAP_S = 1.0

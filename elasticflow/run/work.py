@@ -12,7 +12,7 @@ from elasticflow.errors import CheckpointError
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Rule
 from elasticflow.step.schedule import SLICING, Schedule
-from elasticflow.storage.file_ids import FileId, alike, list_of, told_name
+from elasticflow.storage.file_ids import FileId, alike, aside, list_of, told_name
 from elasticflow.wire.messages import Spec
 
 LENGTH = "learning_rate_steps"
@@ -163,7 +163,7 @@ def check_same_files(manifest: Manifest, spec: Spec) -> None:
     for old, new, file in zip(before, now, files, strict=False):
         if old[:2] != new[:2] or not alike(old[2], new[2]):
             what = f"{file.name}, of {file.num_bytes:,} bytes, was {old[0]} of {old[1]:,} bytes"
-            what += ", but others" if old[:2] == new[:2] else ""
+            what += (", but others" if old[:2] == new[:2] else "") + aside(file)
             break
     else:
         if len(before) == len(now):

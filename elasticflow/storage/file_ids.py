@@ -42,7 +42,7 @@ class FileId(msgspec.Struct, frozen=True):
     host: whose clock ``modified`` is by; "": everybody's, as on HDFS. inode: its number in its file system.
     modified: when, as the file system has it; a text, as messages hold no numbers so large.
     sample: hash of some of its bytes; "": none was taken.
-    of_list: the list in which a program's own dataset has its name, see ``list_id``; "": a source's own.
+    of_list: where a program's own dataset has its name, mostly a list, see ``list_id``; "": a source's own.
     """
 
     name: str
@@ -176,10 +176,17 @@ def first_change(first: Sequence[FileId], other: Sequence[FileId]) -> str:
     first, other = in_both(first, other)
     for old, new in zip(first, other, strict=False):
         if change := changed(old, new):
-            return change
+            return change + aside(new)
     if len(first) != len(other):
         return f"there are {len(other)} files, and were {len(first)}"
     return ""
+
+
+def aside(file: FileId) -> str:
+    """What to do where one that a dataset names alone is none of records."""
+    if not file.of_list or file.of_list.endswith("]"):
+        return ""
+    return f" ({file.of_list} names it; if no record comes from it, as from a cache, keep its name in a dict)"
 
 
 def changed(old: FileId, new: FileId) -> str:

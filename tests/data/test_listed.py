@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +20,7 @@ from elasticflow.data import Indexed, Transform, listed
 from elasticflow.data.opening import open_source
 from elasticflow.errors import UnreadableError
 from elasticflow.run.work import files_told
-from elasticflow.storage.file_ids import first_change, folded
+from elasticflow.storage.file_ids import FileId, first_change, folded
 
 COUNT = 12
 
@@ -142,6 +144,63 @@ def test_files_may_be_touched_between_two_runs_and_moved_together(paths: list[Pa
     shutil.copytree(tmp_path / "records", tmp_path / "moved")
     moved = [tmp_path / "moved" / path.name for path in paths]
     assert files_told(Indexed(Files(moved, files=moved)).files) == before
+
+
+ALONE: dict[str, Callable[[Path], Any]] = {
+    "text": str,
+    "path": lambda path: path,
+    "mapped": lambda path: np.load(path, mmap_mode="r"),
+    "opened": lambda path: path.open("rb"),
+    "hdf5": lambda path: h5py.File(path.with_suffix(".h5")),
+}
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever there is was there as this process began."""
+    monkeypatch.setattr(listed, "process_began_s", lambda: time.time() + 1)
+
+
+@pytest.mark.parametrize("kind", list(ALONE))
+@pytest.mark.parametrize("within", [False, True])
+def test_one_file_of_all_records(paths: list[Path], later: None, kind: str, within: bool) -> None:
+    """Whoever comes later finds that it has changed."""
+    one = paths[3].with_suffix(".h5" if kind == "hdf5" else ".npy")
+    with h5py.File(paths[3].with_suffix(".h5"), "w") as file:
+        file["x"] = np.zeros(3, np.float32)
+
+    def found() -> tuple[FileId, ...]:
+        kept = Files(paths, opened=ALONE[kind](paths[3]))
+        files = Indexed(Within(kept) if within else kept).files
+        getattr(kept.opened, "close", int)()
+        return files
+
+    before = found()
+    assert [Path(each.name) for each in before] == [one] and first_change(before, found()) == ""
+    with one.open("r+b") as opened:
+        opened.seek(-1, os.SEEK_END)
+        opened.write(b"\1")
+    change = first_change(before, found())
+    where = f"dataset.{'inner.' * within}opened"
+    assert change.startswith(f"{one} has changed: it has as many bytes as before, but others ({where} names")
+    assert "keep its name in a dict" in change
+
+
+def test_one_that_is_written_is_none_of_records(paths: list[Path], tmp_path: Path, later: None) -> None:
+    cache = np.memmap(tmp_path / "cache", "u1", "w+", shape=(9,))
+    with (tmp_path / "log").open("w") as log:
+        assert Indexed(Files(paths, log=log, cache=cache, number=3, odd="a\0b")).files == ()
+
+
+def test_nor_one_that_was_written_since_the_process_began(paths: list[Path]) -> None:
+    assert Indexed(Files(paths, path=paths[3])).files == ()
+
+
+def test_one_beside_a_list_leaves_what_is_read_of_that_as_it_is(paths: list[Path], later: None) -> None:
+    """A run goes on that was begun when such were not looked at."""
+    alone, *rest = Indexed(Files(paths, table=paths[3], files=paths)).files
+    assert tuple(rest) == Indexed(Files(paths, files=paths)).files
+    assert alone.of_list == "dataset.table" and first_change(rest, [alone, *rest]) == ""
 
 
 def other_names(paths: list[Path]) -> Files:

@@ -315,6 +315,29 @@ def data():
 """
 
 
+OF_ONE_FILE = """
+class Records:
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        import numpy as np
+
+        with np.load(self.path) as records:
+            return len(records["x"])
+
+    def __getitem__(self, number):
+        import numpy as np
+
+        with np.load(self.path) as records:
+            return {name: records[name][number] for name in ("x", "y")}
+
+
+def data():
+    return ef.data.Indexed(Records(Path(__file__).parent / "records.npz"))
+"""
+
+
 def with_data(folder: Path, data: str) -> None:
     (folder / "program.py").write_text(PROGRAM[: PROGRAM.index("def data")] + data.lstrip())
 
@@ -402,6 +425,21 @@ def test_one_of_the_files_that_a_dataset_reads_changes(
         refused = cli("train", "--resume", "--run-dir", run.path)
         assert refused.returncode == 1 and "the data has changed since the checkpoint" in refused.stderr
     record.write_bytes(before)
+    resumed = cli("train", "--resume", "--run-dir", run.path)
+    assert digest_in(resumed.stdout) == undisturbed
+
+
+def test_the_one_file_that_a_dataset_opens_by_its_name_changes(
+    start: Callable[..., Run], undisturbed: str, folder: Path
+) -> None:
+    with_data(folder, OF_ONE_FILE)
+    run, records = stopped(start, folder), folder / "records.npz"
+    before = records.read_bytes()
+    change_it(records)
+    refused = cli("train", "--resume", "--run-dir", run.path)
+    assert refused.returncode == 1 and "the data has changed since the checkpoint" in refused.stderr
+    assert "dataset.path names it" in refused.stderr
+    records.write_bytes(before)
     resumed = cli("train", "--resume", "--run-dir", run.path)
     assert digest_in(resumed.stdout) == undisturbed
 
