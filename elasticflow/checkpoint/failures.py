@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import msgspec
 
 from elasticflow.errors import CheckpointError
+from elasticflow.process.retry import RemovedError
 
 # What storage, h5py (which knows no errors of its own), NumPy and msgspec raise.
 _LOWER = (
@@ -40,7 +41,8 @@ def naming(place: str) -> Iterator[None]:
     except _LOWER as error:
         # Not the file's name, which is another at each try: the same trouble has the same words.
         words = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise CheckpointError(f"{place}: {type(error).__name__}: {words}") from error
+        kind = "" if isinstance(error, RemovedError) else f"{type(error).__name__}: "
+        raise CheckpointError(f"{place}: {kind}{words}") from error
 
 
 @contextmanager

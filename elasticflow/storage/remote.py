@@ -169,7 +169,7 @@ class RemoteStorage:
         with suppress(*ABSENT):
             if self._client.status(self.root).is_dir:
                 return
-        raise RemovedError(errno.ESTALE, f"the storage's folder {self.url} is gone")
+        raise RemovedError(errno.ESTALE, f"the storage's folder {self.url} is gone, or never was there")
 
     @contextmanager
     def _rooted(self) -> Iterator[None]:
