@@ -257,11 +257,14 @@ def scale(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _wait_for_end(connection: Connection) -> None:
-    """Until the run says that it ends. Raises Unanswered if it says nothing at all."""
+def _wait_for_end(connection: Connection, tell: Callable[[str], None]) -> None:
+    """Until the run says that it ends; tells what holds that up. Raises Unanswered if it says nothing at all."""
+    told = ""
     try:
         while (shown := connection.next_status()) is None or shown.state not in ENDED:
-            pass
+            if shown and shown.storage_trouble not in ("", told):
+                told = shown.storage_trouble
+                tell(f"it waits for its storage: {told}")
     except Unanswered:
         raise
     except RunError:
@@ -286,7 +289,7 @@ def stop_run(run: RunDir, tell: Callable[[str], None] = lambda text: None) -> st
         return told
     with Connection(run, waiting=tell) as connection:
         connection.insist(StopRequest(reason="stopped by 'elasticflow stop'"))
-        _wait_for_end(connection)
+        _wait_for_end(connection, tell)
     wait_until_over(run)
     report = run.read_report()
     if not report or report.state in FAILURES or _is_lost(report):

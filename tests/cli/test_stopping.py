@@ -24,14 +24,19 @@ def test_of_a_run_that_somebody_kills_as_it_is_stopped_it_is_told_how_it_ended(
         end=lambda: RunEnd("application_1_0001", "KILLED", "ended as KILLED: killed by user ann"),
         last_words=lambda: "",
     )
-    connection = SimpleNamespace(insist=lambda request: None)
+    full = SimpleNamespace(state="finishing", storage_trouble="server-0: No space left on device")
+    good = SimpleNamespace(state="finishing", storage_trouble="")
+    states = iter([None, full, full, good, SimpleNamespace(state="stopped")])
+    connection = SimpleNamespace(insist=lambda request: None, next_status=lambda: next(states))
     monkeypatch.setattr(runs, "presence_of", lambda run: ended)
     monkeypatch.setattr(runs, "Connection", lambda run, waiting: nullcontext(connection))
-    monkeypatch.setattr(runs, "_wait_for_end", lambda connection: None)
     monkeypatch.setattr(runs, "wait_until_over", lambda run: None)
+    told: list[str] = []
     with pytest.raises(RunError, match=r"did not stop well, and left no report: application_1_0001 ended as"):
-        runs.stop_run(RunDir(tmp_path))
+        runs.stop_run(RunDir(tmp_path), told.append)
+    assert told == ["it waits for its storage: server-0: No space left on device"], "what holds it up, once"
     monkeypatch.setattr(runs, "presence_of", lambda run: Presence(str(tmp_path)))
+    states = iter([SimpleNamespace(state="stopped")])
     with pytest.raises(RunError, match="left no report: its processes were killed; go on with --resume"):
         runs.stop_run(RunDir(tmp_path))
 
