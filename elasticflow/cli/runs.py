@@ -258,7 +258,7 @@ def scale(arguments: argparse.Namespace) -> int:
 
 
 def _wait_for_end(connection: Connection, tell: Callable[[str], None]) -> None:
-    """Until the run says that it ends; tells what holds that up. Raises Unanswered if it never says a word."""
+    """Until the run says that it ends; tells what holds that up. Raises Unanswered if it says nothing."""
     told = ""
     try:
         while (shown := connection.next_status()) is None or shown.state not in ENDED:
