@@ -33,7 +33,9 @@ OF_THIS_PROCESS = (
     *("TORCHINDUCTOR_CACHE_DIR", "PYGAME_HIDE_SUPPORT_PROMPT"),  # set by what a test imports
 )
 """Set in the processes of the tests."""
-INDIFFERENT = (*OF_PROGRAMS, *OF_THIS_PROCESS, MARK)
+OF_THEIR_DATA = ("FULL", "KEPT_IN", "WHEN")
+"""Set by tests for programs that they write."""
+INDIFFERENT = (*OF_PROGRAMS, *OF_THIS_PROCESS, *OF_THEIR_DATA, MARK)
 
 
 def forked(environment: Mapping[str, str]) -> set[int]:
