@@ -195,14 +195,14 @@ def add(
     if len(lengths) > 1 or predictions.ndim not in (1, 2) or any(each.ndim != 1 for each in others):
         shapes = ", ".join(str(each.shape) for each in (predictions, *others))
         raise ProgramError(f"metrics(): {measure.name!r} is of arrays of shape {shapes}; they must be (n,).")
-    if measure.kind == "auc" and not np.isin(others[0], (0, 1)).all():
+    if measure.kind == "auc" and not ((others[0] == 0) | (others[0] == 1)).all():
         raise ProgramError(
             f"metrics(): {measure.name!r} has targets other than 0 and 1; it is auc(scores, targets), in "
             "this order."
         )
     if measure.kind in ("precision", "recall", "f1"):
         classes = math.isqrt(measure.size)
-        mine += np.bincount(_pairs(measure, classes, predictions, others[0]), minlength=measure.size)
+        np.add.at(mine, _pairs(measure, classes, predictions, others[0]), 1)
     elif measure.kind == "auc" and measure.exact:
         mine[2 * first : 2 * (first + len(predictions))] += np.stack(
             [predictions.astype(np.float64), others[0].astype(np.float64) + 1], 1
@@ -210,7 +210,7 @@ def add(
     elif measure.kind == "auc":
         share = (predictions.astype(np.float64) - measure.low) / (measure.high - measure.low)
         bins = np.clip(np.nan_to_num(share) * BINS, 0, BINS - 1).astype(np.int64)
-        mine += np.bincount(bins + BINS * (others[0] > 0), minlength=2 * BINS)
+        np.add.at(mine, bins + BINS * (others[0] > 0), 1)  # few records: not all sums are gone through
     else:
         mine += _ADDED[measure.kind](predictions, *others)
 

@@ -21,6 +21,8 @@ from elasticflow.worker.readers import Readers, SliceAhead
 
 RowNumbers = npt.NDArray[np.int64]
 Slice = tuple[Batch | None, int]
+BLOCKS_SOON = 32
+"""Of so many more than the next one an evaluation says that it will read them: no source reads more ahead."""
 
 
 def slice_seed(seed: int, tick: int, number: int) -> int:
@@ -64,6 +66,18 @@ def _let_go(columns: Mapping[str, Field]) -> None:
     """The framework has made tensors of its own of these."""
     arrays = [column.values if isinstance(column, Ragged) else column for column in columns.values()]
     poison(*(array for array in arrays if array.dtype.kind in "fiu" and array.flags.writeable))
+
+
+def _next_blocks(source: Source, rows: RowNumbers) -> RowNumbers:
+    """A record of each of the next blocks. rows: that follow each other.
+
+    It is asked for each piece of an evaluation, so it must not take longer where many records are left.
+    """
+    if not len(rows) or source.block_starts is None:
+        return rows[:1]
+    next_one = int(np.searchsorted(source.block_starts, rows[0], "right"))
+    starts = source.block_starts[next_one : next_one + BLOCKS_SOON]
+    return np.append(rows[0], starts[starts <= rows[-1]])
 
 
 def check_columns(framework: str, columns: Mapping[str, Array], rows: RowNumbers) -> None:
@@ -241,6 +255,6 @@ class Batches:
         for part in self._parts:
             mine = rows[(rows >= part.first) & (rows < part.last)]
             for start, stop in pairwise(self._schedule.pieces_of(len(mine)) if len(mine) else [0]):
-                self._test.prefetch(mine[stop :: self._schedule.full_slice])
+                self._test.prefetch(_next_blocks(self._test, mine[stop:]))
                 batch = self.of_rows(Kind.EVALUATE, mine[start:stop])
                 yield batch, part, int(mine[start]), int(mine[stop - 1]) + 1
