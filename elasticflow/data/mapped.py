@@ -7,8 +7,6 @@ set, to what follows from the run's seed, the epoch and its number.
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,24 +17,13 @@ from elasticflow.data.held import kept_by
 from elasticflow.data.listed import Listed
 from elasticflow.data.permutation import Rows
 from elasticflow.data.ragged import Field, Pad, Ragged
+from elasticflow.data.seeding import seed_all
 from elasticflow.data.source import Array, Column, Records, Source, check_numbers, column_of
 from elasticflow.data.wrapped import Following
 from elasticflow.errors import DataError
-from elasticflow.hashing import mix
 
 FIRST = 2
 """So many records say what the columns are."""
-
-
-def seed_all(seed: int, number: int) -> None:
-    """Sets the random states of Python, NumPy and the frameworks that are loaded, for one record."""
-    value = mix(seed, number)
-    random.seed(value)
-    np.random.seed(value & 0xFFFFFFFF)
-    if torch := sys.modules.get("torch"):
-        torch.manual_seed(value)
-    if tensorflow := sys.modules.get("tensorflow"):
-        tensorflow.random.set_seed(value)
 
 
 class Made(Source):
