@@ -44,12 +44,19 @@ class ArraySource(Source):
     def rows(self, numbers: Rows) -> dict[str, Field]:
         check_numbers(numbers, self.num_rows)
         found: dict[str, Field] = {
-            name: array.take(numbers) if isinstance(array, Ragged) else native(array.take(numbers, axis=0))
+            name: array.take(numbers) if isinstance(array, Ragged) else native(_taken(array, numbers))
             for name, array in self._arrays.items()
         }
         for file in self._mapped:
             file.check_mapped()
         return found
+
+
+def _taken(array: ArrayLike, numbers: Rows) -> Array:
+    """These records. ``take`` first copies the whole of an array that lies otherwise, as of pandas."""
+    if isinstance(array, np.ndarray) and not (array.flags.c_contiguous and array.flags.aligned):
+        return np.ascontiguousarray(array[numbers])
+    return array.take(numbers, axis=0)
 
 
 class Arrays(ArraySource):

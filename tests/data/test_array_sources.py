@@ -1,5 +1,6 @@
 """Records in memory and in NPZ files."""
 
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -33,6 +34,27 @@ def test_rows_are_fresh_and_contiguous_whatever_the_order_in_memory():
     assert np.array_equal(rows, column)
     rows[:] = 0
     assert column[1, 1] == 7
+
+
+@pytest.mark.parametrize("lies", ["in Fortran order", "in a part of another", "in an NPZ file", "in order"])
+def test_what_is_read_alone_is_copied_however_an_array_lies(lies, tmp_path):
+    array = np.arange(1 << 20, dtype=np.float32).reshape(-1, 8)
+    np.savez(tmp_path / "data.npz", x=array)
+    source = {
+        "in Fortran order": lambda: Arrays(x=np.asfortranarray(array)),
+        "in a part of another": lambda: Arrays(x=np.hstack([array, array])[:, :8]),
+        "in an NPZ file": lambda: NPZ(str(tmp_path / "data.npz")),
+        "in order": lambda: Arrays(x=array),
+    }[lies]()
+    numbers = np.array([7, 100_000, 7])
+    tracemalloc.start()
+    try:
+        rows = source.rows(numbers)["x"]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(rows, array[numbers]) and rows.flags.c_contiguous
+    assert most < array.nbytes // 10
 
 
 def test_records_of_different_lengths():
