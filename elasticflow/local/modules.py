@@ -12,7 +12,7 @@ from elasticflow.run.folder import RunDir
 
 
 def modules_of(config: Config, run: RunDir) -> list[str]:
-    """Those that the program imports, but not those beside it."""
+    """Those that the program and what lies beside it import, but not those beside it."""
     with contextlib.suppress(ElasticFlowError):  # the worker says it better
         copy = fetch(run, config.program_sha256) if config.program_sha256 else None
         return foreign_imports(config.program, copy)

@@ -17,7 +17,7 @@ Each child leads a process group: what its program has begun, such as a process 
 with it. What is to live on begins a session of its own.
 
 A child has to start from a clean process: no threads, no sockets, no pools. So the nursery imports the
-modules that the program imports, but those beside it, and never runs the program itself; and if an
+modules that the program and those beside it import, but not these, and never runs the program; and if an
 import started a thread, children are started afresh instead of being forked.
 """
 

@@ -90,13 +90,21 @@ def parse_source(source: bytes, path: str) -> ast.Module:
 
 def imports(path: str, copy: Copy | None = None) -> list[str]:
     """Names of the modules that the program imports when it is loaded, in order. copy: the run's, if any."""
-    names: list[str] = []
-    for node in _tree(path, copy).body:
+    return [base for base, _ in _imported(_tree(path, copy))]
+
+
+def _imported(tree: ast.Module, package: Sequence[str] = ()) -> Iterator[tuple[str, list[str]]]:
+    """What is imported when this is loaded: a module, and what of it, which may be modules too.
+
+    package: the one that it is in; relative imports are left out where it is in none.
+    """
+    for node in tree.body:
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module)
-    return names
+            yield from ((alias.name, []) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and 0 <= node.level <= len(package):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base, [alias.name for alias in node.names]
 
 
 def _tree(path: str, copy: Copy | None) -> ast.Module:
@@ -104,12 +112,38 @@ def _tree(path: str, copy: Copy | None) -> ast.Module:
 
 
 def foreign_imports(path: str, copy: Copy | None = None) -> list[str]:
-    """Those of ``imports`` that do not lie beside the program: another folder may have their namesakes."""
-    names = imports(path, copy)
+    """Modules that do not lie beside the program, which it imports when it is loaded, in order.
+
+    copy: the run's; what the modules in it import that the program imports is named, too. Of those beside the
+    program another folder may have namesakes.
+    """
+    files = copy.files if copy else {}
     beside = copy.modules if copy else set()
     with suppress(OSError):  # where there is a copy, the folder may be gone
         beside |= {file.stem for file in Path(path).parent.iterdir()}
-    return [name for name in names if name.partition(".")[0] not in beside]
+    found: dict[str, None] = {}
+    seen: set[str] = set()
+
+    def follow(tree: ast.Module, package: Sequence[str]) -> None:
+        for base, names in _imported(tree, package):
+            if base.partition(".")[0] not in beside:
+                found[base] = None
+                continue
+            for wanted in (base, *(f"{base}.{name}" for name in names)):
+                parts = wanted.split(".")
+                for depth in range(1, len(parts) + 1):
+                    place = "/".join(parts[:depth])
+                    enter(f"{place}/__init__.py", parts[:depth])
+                    enter(f"{place}.py", parts[: depth - 1])
+
+    def enter(file: str, package: Sequence[str]) -> None:
+        if file in files and file not in seen:
+            seen.add(file)
+            with suppress(ProgramError):  # whoever imports it is told
+                follow(parse_source(files[file], file), package)
+
+    follow(_tree(path, copy), ())
+    return list(found)
 
 
 def load(path: str, copy: Copy | None = None) -> Program:

@@ -199,6 +199,26 @@ def test_what_a_nursery_imports_follows_from_the_copy(tmp_path: Path) -> None:
     assert foreign_imports(path, copy) == ["json"]
 
 
+def test_what_modules_beside_the_program_import_is_imported_before_it_too(tmp_path: Path) -> None:
+    files = {
+        "main.py": "import pack.nets\nfrom flat import forward\nimport zlib\n" + BODY,
+        "flat.py": "import csv, main\nimport pack\ndef forward(x, params):\n    import wave\n",
+        "pack/__init__.py": "from . import broken\nfrom .. import nothing\n",
+        "pack/broken.py": "this is no Python\n",
+        "pack/nets.py": "import csv\nfrom .deep import er\nfrom json import decoder\n",
+        "pack/deep/__init__.py": "",
+        "pack/deep/er.py": "from ..idle import WORD\nimport bz2\n",
+        "pack/idle.py": "import lzma\nfrom pack import nets\n",
+        "pack/unused.py": "import tarfile\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    path = str(tmp_path / "main.py")
+    assert foreign_imports(path, gather(path)) == ["csv", "lzma", "bz2", "json", "zlib"]
+    assert foreign_imports(path) == ["zlib"]
+
+
 # --- in the run's folder ---------------------------------------------------------------------------
 
 
