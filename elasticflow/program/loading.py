@@ -117,33 +117,43 @@ def foreign_imports(path: str, copy: Copy | None = None) -> list[str]:
     copy: the run's; what the modules in it import that the program imports is named, too. Of those beside the
     program another folder may have namesakes.
     """
+    return list(dict.fromkeys(base for base, _ in _foreign(path, copy)))
+
+
+def foreign_names(path: str, copy: Copy | None = None) -> list[str]:
+    """Those, and what is imported of each, behind its name and a point: it may be a module, made then."""
+    found: dict[str, None] = {}
+    for base, names in _foreign(path, copy):
+        found |= dict.fromkeys([base, *(f"{base}.{name}" for name in names if name != "*")])
+    return list(found)
+
+
+def _foreign(path: str, copy: Copy | None) -> Iterator[tuple[str, list[str]]]:
     files = copy.files if copy else {}
     beside = copy.modules if copy else set()
     with suppress(OSError):  # where there is a copy, the folder may be gone
         beside |= {file.stem for file in Path(path).parent.iterdir()}
-    found: dict[str, None] = {}
     seen: set[str] = set()
 
-    def follow(tree: ast.Module, package: Sequence[str]) -> None:
+    def follow(tree: ast.Module, package: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         for base, names in _imported(tree, package):
             if base.partition(".")[0] not in beside:
-                found[base] = None
+                yield base, names
                 continue
             for wanted in (base, *(f"{base}.{name}" for name in names)):
                 parts = wanted.split(".")
                 for depth in range(1, len(parts) + 1):
                     place = "/".join(parts[:depth])
-                    enter(f"{place}/__init__.py", parts[:depth])
-                    enter(f"{place}.py", parts[: depth - 1])
+                    yield from enter(f"{place}/__init__.py", parts[:depth])
+                    yield from enter(f"{place}.py", parts[: depth - 1])
 
-    def enter(file: str, package: Sequence[str]) -> None:
+    def enter(file: str, package: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         if file in files and file not in seen:
             seen.add(file)
             with suppress(ProgramError):  # whoever imports it is told
-                follow(parse_source(files[file], file), package)
+                yield from follow(parse_source(files[file], file), package)
 
-    follow(_tree(path, copy), ())
-    return list(found)
+    yield from follow(_tree(path, copy), ())
 
 
 def load(path: str, copy: Copy | None = None) -> Program:

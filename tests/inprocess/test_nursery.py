@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -19,6 +20,7 @@ import pytest
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.errors import RunError
 from elasticflow.local import backend as local
+from elasticflow.local import nursery
 from elasticflow.local.backend import LocalBackend
 from elasticflow.local.nursery import PACKET, News
 from elasticflow.local.process import Process
@@ -508,3 +510,25 @@ def test_what_many_programs_import_starts_no_threads(module: str) -> None:
         text=True,
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_what_is_imported_of_a_module_is_there_before_children_are(tmp_path, monkeypatch):
+    """As of transformers, whose names are made when they are asked for, or a module in matplotlib."""
+    (tmp_path / "slow_pack").mkdir()
+    (tmp_path / "slow_pack/__init__.py").write_text(
+        "def __getattr__(name):\n"
+        "    if name != 'Made':\n"
+        "        raise AttributeError(name)\n"
+        "    from slow_pack import made\n"
+        "    return made\n"
+    )
+    for name in ("made", "plot"):
+        (tmp_path / f"slow_pack/{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("slow_pack", "slow_pack.Made", "slow_pack.plot", "slow_pack.nothing"):
+        with contextlib.suppress(ImportError):
+            nursery._import(name)
+    found = {name for name in list(sys.modules) if name.partition(".")[0] == "slow_pack"}
+    for name in found:
+        monkeypatch.delitem(sys.modules, name)
+    assert found == {"slow_pack", "slow_pack.made", "slow_pack.plot"}

@@ -16,7 +16,7 @@ import pytest
 from elasticflow.errors import ConfigError, ProgramError, RunError
 from elasticflow.program import copy as program_copy
 from elasticflow.program.copy import Copy, fetch, gather, keep, take
-from elasticflow.program.loading import foreign_imports, load
+from elasticflow.program.loading import foreign_imports, foreign_names, load
 from elasticflow.run.config import Config
 from elasticflow.run.folder import RunDir
 
@@ -217,6 +217,7 @@ def test_what_modules_beside_the_program_import_is_imported_before_it_too(tmp_pa
     path = str(tmp_path / "main.py")
     assert foreign_imports(path, gather(path)) == ["csv", "lzma", "bz2", "json", "zlib"]
     assert foreign_imports(path) == ["zlib"]
+    assert foreign_names(path, gather(path)) == ["csv", "lzma", "bz2", "json", "json.decoder", "zlib"]
 
 
 # --- in the run's folder ---------------------------------------------------------------------------
