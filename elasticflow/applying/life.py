@@ -29,7 +29,7 @@ from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stacks import num_threads
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import bear_any_text
-from elasticflow.program.loading import imports
+from elasticflow.program.loading import foreign_names, import_all, imports
 from elasticflow.worker.whose_fault import OutsideError
 
 Pipe: TypeAlias = "Connection[bytes, bytes]"
@@ -79,6 +79,7 @@ def live(work: Work) -> None:
         _compute(work, pipe_fd)
 
     with contextlib.suppress(ElasticFlowError):  # what is wrong with the program those say who load it
+        import_all(foreign_names(sys.argv[3]))
         warm_up(imports(sys.argv[3]))
     if num_threads() > 1:
         os._exit(0)

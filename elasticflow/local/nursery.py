@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import os
 import select
 import signal
@@ -45,6 +44,7 @@ from elasticflow.local.process import Process
 from elasticflow.process.decoding import from_json
 from elasticflow.process.fingerprint import own_code
 from elasticflow.process.stacks import num_threads, thread_names
+from elasticflow.program.loading import import_all
 from elasticflow.run.settings import MemberSettings
 
 ALWAYS = (
@@ -85,20 +85,11 @@ class News(msgspec.Struct, frozen=True):
     ended: dict[str, int] = {}
 
 
-def _import(name: str) -> None:
-    """A module, or what a module has, as by ``from module import name``: some make it only then."""
-    base, _, last = name.rpartition(".")
-    if not hasattr(sys.modules.get(base), last):
-        importlib.import_module(name)
-
-
 def preload(modules: Sequence[str]) -> None:
     """Imports modules; what cannot be imported is left for the worker to complain of."""
     own_code()  # what is loaded here; whoever is forked later says the same
     gc.disable()  # of what an import makes almost all stays: an eighth of its time would go into looking
-    for name in (*ALWAYS, *modules):
-        with contextlib.suppress(Exception, SystemExit):
-            _import(name)
+    import_all((*ALWAYS, *modules))
     from elasticflow.frameworks import warm_up  # only now: a master that starts a nursery has no use for them
 
     warm_up(list(sys.modules))

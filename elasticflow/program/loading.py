@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -126,6 +126,18 @@ def foreign_names(path: str, copy: Copy | None = None) -> list[str]:
     for base, names in _foreign(path, copy):
         found |= dict.fromkeys([base, *(f"{base}.{name}" for name in names if name != "*")])
     return list(found)
+
+
+def import_all(names: Iterable[str]) -> None:
+    """Modules, and what they have, as by ``from module import name``: some make it only then.
+
+    What cannot be imported is left for those who need it to complain of.
+    """
+    for name in names:
+        base, _, last = name.rpartition(".")
+        with suppress(Exception, SystemExit):
+            if not hasattr(sys.modules.get(base), last):
+                importlib.import_module(name)
 
 
 def _foreign(path: str, copy: Copy | None) -> Iterator[tuple[str, list[str]]]:

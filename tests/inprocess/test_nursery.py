@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import select
@@ -20,11 +19,11 @@ import pytest
 from elasticflow.cluster.contract import Ended, How
 from elasticflow.errors import RunError
 from elasticflow.local import backend as local
-from elasticflow.local import nursery
 from elasticflow.local.backend import LocalBackend
 from elasticflow.local.nursery import PACKET, News
 from elasticflow.local.process import Process
 from elasticflow.process.fingerprint import environment
+from elasticflow.program.loading import import_all
 
 from .toys import PATIENCE_S, Waiting, Watched, log_of, make_run, nursery_of, settings
 
@@ -312,6 +311,7 @@ def test_a_nursery_killed_while_it_imports(runs: Runs) -> None:
 HESITATES = """
 from elasticflow.local.process import Process
 from elasticflow.process.fingerprint import environment
+from elasticflow.program.loading import import_all
 
 if os.path.exists(os.environ["TOY_GATE"]):
     Process.record = lambda self, path: open(os.environ["TOY_GATE"]).close() or signal.pause()
@@ -525,9 +525,7 @@ def test_what_is_imported_of_a_module_is_there_before_children_are(tmp_path, mon
     for name in ("made", "plot"):
         (tmp_path / f"slow_pack/{name}.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("slow_pack", "slow_pack.Made", "slow_pack.plot", "slow_pack.nothing"):
-        with contextlib.suppress(ImportError):
-            nursery._import(name)
+    import_all(["slow_pack.Made", "slow_pack", "slow_pack.Made", "slow_pack.plot", "slow_pack.nothing"])
     found = {name for name in list(sys.modules) if name.partition(".")[0] == "slow_pack"}
     for name in found:
         monkeypatch.delitem(sys.modules, name)

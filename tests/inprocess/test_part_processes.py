@@ -43,7 +43,10 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PartProce
     framework = tmp_path / "lib" / "torch" / "__init__.py"
     framework.parent.mkdir(parents=True)
     framework.write_text(request.param)
-    (tmp_path / "program.py").write_text("import torch\n")
+    (tmp_path / "lib" / "heavy").mkdir()
+    (tmp_path / "lib" / "heavy" / "__init__.py").touch()
+    (tmp_path / "lib" / "heavy" / "part.py").write_text("print('heavy.part', flush=True)\n")
+    (tmp_path / "program.py").write_text("import torch\nfrom heavy import part\n")
     paths = [str(tmp_path / "lib"), os.environ.get("PYTHONPATH", "")]
     variables = {**environment(1), "PYTHONPATH": ":".join(filter(None, paths))}
     origin = PartProcesses(str(tmp_path / "program.py"), tmp_path / "forker.log", variables)
@@ -61,6 +64,14 @@ def test_they_are_forked_and_end_each_in_its_way(origin: PartProcesses, tmp_path
     assert killed.process.wait(WAIT_S) == -signal.SIGKILL
     assert not any(isinstance(each.process, subprocess.Popen) for each in (well, killed, waits))
     assert waits.end() == 0
+
+
+@pytest.mark.parametrize("origin", [""], indirect=True)
+def test_what_the_program_imports_is_there_before_they_are_forked(
+    origin: PartProcesses, tmp_path: Path
+) -> None:
+    assert Begun(origin, tmp_path, "begun").end() == 0
+    assert (tmp_path / "forker.log").read_text() == "heavy.part\n"
 
 
 @pytest.mark.parametrize("origin", [""], indirect=True)
