@@ -263,7 +263,7 @@ def _serve_data(pipe: Connection, keys: MasterKeys, folder: str) -> None:
     error = ""
     try:
         server.run()
-    except Exception:
+    except Exception:  # noqa: BLE001  (any of them is what is looked for)
         error = traceback.format_exc()
     beat = server.heartbeat()
     pipe.send(Outcome(beat.dropped, listener.refused, orders.begun_mb, _peak_mb(), error))
@@ -317,7 +317,7 @@ def _serve_control(pipe: Connection, keys: MasterKeys, folder: str) -> None:
                     state = _living_master(now_s)
             list(listener.closed())
             state.handle(ClockEvent(), time.monotonic())
-    except Exception:
+    except Exception:  # noqa: BLE001  (any of them is what is looked for)
         error = traceback.format_exc()
     pipe.send(Outcome(listener.dropped, listener.refused, begun_mb, _peak_mb(), error))
     listener.close(linger_ms=0)
@@ -394,7 +394,7 @@ class Healthy(threading.Thread):
                 self.longest_s = max(self.longest_s, time.perf_counter() - since_s)
                 self.rounds += 1
                 self._ending.wait(0.002)  # a step is not done in no time
-        except Exception:
+        except Exception:  # noqa: BLE001  (any of them is what is looked for)
             self.error = traceback.format_exc()
         self.clean_up()
 

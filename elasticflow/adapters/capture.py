@@ -40,7 +40,7 @@ def run_to_call(path: str, script: PlainScript, module: ModuleType, code: CodeTy
     module.__name__ = "__main__"
     try:
         with _caught(owner, script.library.call), adapter.watched(home):
-            exec(code, module.__dict__)  # noqa: S102
+            exec(code, module.__dict__)
     except Captured as call:
         found: dict[str, Any] = adapter.program_of(call.owner, call.arguments)
         return found

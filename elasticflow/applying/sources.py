@@ -29,7 +29,7 @@ def opened(program: Program, trained: Source, path: str | Records, binding: Mapp
         source = trained.over(path, wanted)
     except ElasticFlowError:
         raise
-    except Exception as error:  # noqa: BLE001  (whatever a function of the program's raises)
+    except Exception as error:  # whatever a function of the program's raises
         raise DataError(
             f"{path}: what data() makes of a record raised {describe(error, program.path)}. Does it need a "
             "column that is not there, such as the label? Have it do without where there is none."

@@ -409,8 +409,8 @@ class Sizing(ABC, Generic[A, S]):
         """Other runs that a poll shows in the same places; none, where polls show this run's alone."""
         return ()
 
-    def _settle(self, now_s: float) -> None:  # noqa: B027  (there may be nothing)
-        """What else a poll tells."""
+    def _settle(self, now_s: float) -> None:
+        """What else a poll tells; there may be nothing."""
 
     @abstractmethod
     def _judge(self, ask: A, sight: S, now_s: float) -> None:

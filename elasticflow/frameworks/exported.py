@@ -63,7 +63,7 @@ class Exported:
                 write_with_keras(path, ending, self._predict, self._params, names, columns)
         except (ProgramError, OSError):
             raise
-        except Exception as error:  # noqa: BLE001  (whatever the exporters of a framework raise)
+        except Exception as error:  # whatever the exporters of a framework raise
             first = (str(error).strip().splitlines() or [""])[0]
             raise ProgramError(
                 f"{self._path}: {self.framework} cannot export it to {ending}: {type(error).__name__}: "

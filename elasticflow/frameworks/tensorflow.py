@@ -314,7 +314,7 @@ class _Runner:
         before = _python_random()
         try:
             graph: Any = tf.function(step, autograph=False).get_concrete_function(*arguments)
-        except Exception as error:  # the eager run will tell whether the program is wrong
+        except Exception as error:  # noqa: BLE001  (the eager run will tell whether the program is wrong)
             lines = str(error).strip().splitlines() or [""]
             return None, f"it cannot be traced to a graph: {type(error).__name__}: {lines[-1].strip()}"
         if operations := _random_operations(graph):

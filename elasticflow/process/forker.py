@@ -131,7 +131,7 @@ class Forker:
             self._socket.send(msgspec.json.encode(end))
 
 
-class last_words(contextlib.AbstractContextManager[None]):  # noqa: N801
+class last_words(contextlib.AbstractContextManager[None]):
     """Of a process that was forked: it ends here, whatever happens."""
 
     def __exit__(self, *exception: object) -> NoReturn:

@@ -79,12 +79,12 @@ class ModelApp:
         patience_s = self._settings.patience_s
         try:
             body = await asyncio.wait_for(self._body(request), patience_s)
-        except asyncio.TimeoutError:  # noqa: UP041  (another one in Python 3.10)
+        except asyncio.TimeoutError:  # not the built-in one in Python 3.10
             raise RefusedRequest(408, f"not all of it has come within {patience_s:g} s.") from None
         try:
             asked = self._crew.ask(ModelRequest(body, kind, wanted))
             answer, step = await asyncio.wait_for(asked, patience_s)
-        except asyncio.TimeoutError:  # noqa: UP041
+        except asyncio.TimeoutError:
             raise RefusedRequest(504, f"there was no answer within {patience_s:g} s.") from None
         except FullError:
             text = f"{self._crew.waiting} requests wait already; try again soon."

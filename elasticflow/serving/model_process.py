@@ -94,7 +94,7 @@ class ModelProcess:
     async def _told(self, order: ServingOrder, limit_s: float | None) -> ServingWord:
         try:
             return await asyncio.wait_for(self._said(order), limit_s)
-        except asyncio.TimeoutError:  # noqa: UP041  (another one in Python 3.10)
+        except asyncio.TimeoutError:  # not the built-in one in Python 3.10
             self.kill()
             raise EndedError(f"was ended: it had not answered within {limit_s:g} s") from None
         except (EOFError, OSError) as error:

@@ -97,7 +97,7 @@ class Background:
         while job is not None and not self._closed.is_set():
             try:
                 result = job.run()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  (whoever asked for it is told)
                 known = isinstance(error, ElasticFlowError)
                 text = sendable(str(error) if known else f"{type(error).__name__}: {error}")
                 failures, first_s = failures + 1, first_s or time.monotonic()

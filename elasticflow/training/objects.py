@@ -190,7 +190,7 @@ def computed(metric: ObjectMetric, mine: Sums) -> list[float]:
     """Its value, flat, from the sums over all. Raises ComputeError."""
     try:
         return [float(value) for value in reduced(metric, mine).reshape(-1)]
-    except Exception as error:  # noqa: BLE001  (whatever the library raises)
+    except Exception as error:  # whatever the library raises
         raise ComputeError(f"{type(error).__name__}: {error}") from error
 
 

@@ -151,7 +151,7 @@ class Computing:
                 return self._gradient(work, number, out, filling)
             except TOLD_AS_THEY_ARE:
                 raise  # no record is to blame
-            except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
+            except (Exception, SystemExit) as error:  # whatever the user's program raises
                 if is_of_kernel(error):
                     raise  # this process is to end of it: see life.main
                 if outgoing and outgoing.begun:

@@ -233,7 +233,7 @@ class Loaded:
             return float(out.groups[-1][0])
         except UnreadableError:
             raise
-        except Exception as error:  # noqa: BLE001  (whatever the user's program raises)
+        except Exception as error:  # whatever the user's program raises
             path, count = self.program.path, shape.num_records
             advice = "Choose another batch_size or number of slices"
             if shape.kind is Kind.TRAIN:
@@ -312,7 +312,7 @@ class Loaded:
         rows = batches.rows(work, number)
         try:
             self.replica.compute(batches.of_rows(Kind.TRAIN, rows), 0, 1.0, out)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the user's program raises)
+        except (Exception, SystemExit) as error:  # whatever the user's program raises
             if lacks_memory(error):
                 if self.settings.free_slices and 2 * self.schedule.num_slices <= self._most_slices:
                     return False

@@ -98,7 +98,7 @@ def test_cost_and_metrics_are_those_of_keras(tmp_path: Path, text: str, given: s
     found = loaded(tmp_path, text)
     told = evaluated(found)
     scope: dict[str, Any] = {"model": found.program.model()["model"]}
-    exec(HEAD, scope)  # noqa: S102
+    exec(HEAD, scope)
     if "inner" in given:
         scope["inner"] = {"a": scope["x"], "b": scope["y"]}
     expected = eval(f"model.evaluate({given}, return_dict=True, verbose=0, batch_size=96)", scope)

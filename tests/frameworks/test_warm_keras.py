@@ -7,15 +7,15 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-import keras  # noqa: E402
+import keras
 
-from elasticflow import checkpoint  # noqa: E402
-from elasticflow.errors import CheckpointError  # noqa: E402
-from elasticflow.frameworks.base import set_up  # noqa: E402
-from elasticflow.frameworks.keras_files import layer_weights, weights_and_state  # noqa: E402
-from elasticflow.run import config  # noqa: E402
-from elasticflow.run.folder import RunDir  # noqa: E402
-from elasticflow.worker.warm import begin  # noqa: E402
+from elasticflow import checkpoint
+from elasticflow.errors import CheckpointError
+from elasticflow.frameworks.base import set_up
+from elasticflow.frameworks.keras_files import layer_weights, weights_and_state
+from elasticflow.run import config
+from elasticflow.run.folder import RunDir
+from elasticflow.worker.warm import begin
 
 set_up(seed=0, threads=1)
 

@@ -66,7 +66,7 @@ def hidden(first: BaseException, then: BaseException) -> BaseException:
     def act() -> None:
         try:
             raise first
-        except BaseException:
+        except BaseException:  # noqa: BLE001  (whichever the case raises)
             raise then from None
 
     return raised(act)

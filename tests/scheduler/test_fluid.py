@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
-from benchmarks import fluid  # noqa: E402
-from benchmarks.fluid import TRACES, Demand, bound_of, demands_of, envelope, fluid_bound, page  # noqa: E402
-from elasticflow.scheduler.curves import Curve  # noqa: E402
-from elasticflow.scheduler.jobs import Job  # noqa: E402
-from elasticflow.scheduler.overheads import Overheads  # noqa: E402
+from benchmarks import fluid
+from benchmarks.fluid import TRACES, Demand, bound_of, demands_of, envelope, fluid_bound, page
+from elasticflow.scheduler.curves import Curve
+from elasticflow.scheduler.jobs import Job
+from elasticflow.scheduler.overheads import Overheads
 
 
 def _job(name: str, start_s: float, deadline_s: float, iterations: float, *rates: float) -> Demand:

@@ -25,7 +25,7 @@ class Stub:
     def __init__(self) -> None:
         self.seen: list[float | None] = []
 
-    def getContainers(self, request: Any, timeout: float | None = None) -> str:  # noqa: N802
+    def getContainers(self, request: Any, timeout: float | None = None) -> str:
         self.seen.append(timeout)
         return "answered"
 

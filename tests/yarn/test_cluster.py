@@ -262,7 +262,7 @@ def serving(
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             asked.append(f"{self.command} {self.path}")
             data = body.encode()
             self.send_response(status)
@@ -271,7 +271,7 @@ def serving(
             self.end_headers()
             self.wfile.write(data)
 
-        do_POST = do_GET  # noqa: N815
+        do_POST = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -107,7 +107,7 @@ class YarnPresence(JobPresence):
                 client.kill_application(self._app.id)
         except (ElasticFlowError, OSError):
             raise
-        except Exception as error:  # noqa: BLE001  (Skein lets through whatever its parts raise)
+        except Exception as error:  # Skein lets through whatever its parts raise
             text = f"is not ended: {error}; try again, or end it by 'yarn application -kill'."
             raise YarnError(f"{self._app.id if self._app else 'it'}: {text}") from error
         self._asked_s = float("-inf")

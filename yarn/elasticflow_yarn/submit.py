@@ -318,7 +318,7 @@ def _driver() -> Iterator[Future[Any]]:
 def _start_driver(log: Path) -> Any:
     try:
         return skein_driver(str(log))
-    except Exception as error:  # noqa: BLE001  (Skein lets through whatever its parts raise)
+    except Exception as error:  # Skein lets through whatever its parts raise
         words = last_line(log)
         raise YarnError(f"Skein's driver does not start: {error}; its last words: {words}") from error
 
@@ -338,7 +338,7 @@ def _ask(driver: Future[Any], act: Any) -> Any:
         return act(client)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"yarn: Skein refuses this application: {error}") from error
-    except Exception as error:  # noqa: BLE001  (so are its errors: its own, Python's, gRPC's)
+    except Exception as error:  # so are its errors: its own, Python's, gRPC's
         raise YarnError(f"YARN does not take this application: {_without_trace(str(error))}") from error
 
 
