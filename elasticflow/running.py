@@ -189,7 +189,10 @@ def submit(
     settings_file: str | None = None,
     **given: Any,
 ) -> Run:
-    """As ``train``, on a cluster: ``on="slurm"`` or ``"yarn"``. Returns once the job is submitted."""
+    """As ``train``, on a cluster: ``on="slurm"``, ``"yarn"`` or ``"kubernetes"``.
+
+    Returns once the job is submitted.
+    """
     chosen = msgspec.structs.replace(_chosen(program, settings_file, given), backend=on)
     chosen = chosen if on == "yarn" else placed(chosen, RUNS)
     _, folder = load_cluster(on, "submit").submit(chosen, False)

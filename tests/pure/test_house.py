@@ -55,6 +55,14 @@ def test_modules_lie_in_rooms() -> None:
     assert len(loose) <= LOOSE, loose
 
 
+def test_the_table_of_rooms_has_them_all() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rooms = {path.parent.name for path in (ROOT / "elasticflow").glob("*/__init__.py")}
+    assert rooms == {
+        room for row in re.findall(r"^\|(.*?)\|", text, re.M) for room in re.findall(r"`(\w+)/`", row)
+    }
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_that_documents_name_are_there(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
