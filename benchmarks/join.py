@@ -12,7 +12,6 @@ from benchmarks.figures import Figure, figure, median
 from benchmarks.jobs import job, waiting_by_tick
 
 ROUNDS = 3
-AROUND_S = 1.0
 COMMAND = "python -m benchmarks join"
 
 

@@ -174,7 +174,7 @@ def _listing(name: str, table: str, catalog: str, pinned: _Snapshot) -> Listing:
         raise
     except DataError as error:
         raise DataError(f"{what}: a file of it is gone; was the snapshot expired? {error}") from error
-    deleted = _deleted(what, opened, tasks)
+    deleted = _deleted(what, tasks)
     partitions = _partitions_of(opened, schema)
     found = [
         TableFile(file, partitions(each.file), {}, deleted(each))
@@ -220,7 +220,7 @@ def _partitions_of(table: Any, schema: Any) -> Callable[[Any], dict[str, Any]]:
     return of
 
 
-def _deleted(what: str, table: Any, tasks: Sequence[Any]) -> Callable[[Any], Any]:
+def _deleted(what: str, tasks: Sequence[Any]) -> Callable[[Any], Any]:
     """Of a file that is to be read, which of its records are left; None: all."""
     read: dict[str, dict[str, Any]] = {}
     for each in (file for task in tasks for file in task.delete_files):

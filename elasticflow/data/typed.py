@@ -26,8 +26,6 @@ MOST_AXES = 64
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 """A second, in the units of timestamps."""
 
-Vocabularies = Mapping[str, Sequence[Any]]
-
 
 class ColumnRules(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of the file's columns, by their names there.

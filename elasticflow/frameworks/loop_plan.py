@@ -48,7 +48,6 @@ class LoopRound(NamedTuple):
 
     parameters: frozenset[str]
     totals: Mapping[str, ArrayShape]
-    tells_cost: bool
 
 
 class LoopPlan(NamedTuple):

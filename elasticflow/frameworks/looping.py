@@ -120,10 +120,7 @@ class Looping:
             self._go_on(None)
         arrays = {name: array for kept in self._kept.values() for name, array in kept.arrays().items()}
         of_model = frozenset(name for kept in self._kept.values() for name in kept.names)
-        rounds = tuple(
-            LoopRound(frozenset(found.gradients), dict(found.shapes), found.cost is not None)
-            for found in self._traced
-        )
+        rounds = tuple(LoopRound(frozenset(found.gradients), dict(found.shapes)) for found in self._traced)
         self.stop()
         self._check_traced(rounds, of_model)
         shapes = {name: ArrayShape(array.shape, array.dtype.name) for name, array in arrays.items()}

@@ -28,7 +28,6 @@ except ImportError as error:
 
 ABOUT, RUN, PRUNED, TEXT = "about", "run", "pruned", "text"
 """User attributes of a study, and of trials."""
-SAMPLERS, PRUNERS = ("tpe", "random", "grid"), ("median", "hyperband", "none")
 FINISHED, FAILED, WAS_PRUNED, UNDER_WAY = "finished", "failed", "pruned", "under way"
 MOST_VALUES, AT_ONCE = 100_000, 10
 """Of one name of a grid; and so many of its points are written down at a time."""

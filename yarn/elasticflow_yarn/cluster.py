@@ -116,7 +116,6 @@ class App(msgspec.Struct, frozen=True, kw_only=True):
     final: str
     """UNDEFINED, SUCCEEDED, FAILED, KILLED."""
     diagnostics: str = ""
-    tracking_url: str = ""
     node: str = ""
     """Address of the NodeManager that has the ApplicationMaster; "": none yet."""
     started_at: float | None = None
@@ -507,7 +506,6 @@ def _app(found: Mapping[str, Any]) -> App:
         state=found["state"],
         final=found.get("finalStatus", "UNDEFINED"),
         diagnostics=str(found.get("diagnostics") or "").strip(),
-        tracking_url=str(found.get("trackingUrl") or ""),
         node=str(found.get("amHostHttpAddress") or ""),
         started_at=started / 1000 if started else None,
         finished_at=finished / 1000 if finished else None,

@@ -76,7 +76,7 @@ def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
     settings = patiently(run.config)
     read(settings.yarn)
     if not arguments.program:
-        _check_imports_of(run, settings.program, application)
+        _check_imports_of(run, settings.program)
     elif not arguments.resume and not patiently(run.journal.exists):
         check_data(settings.data, here=False)  # 'submit' looks itself
     code = host(
@@ -90,7 +90,7 @@ def _lead(arguments: argparse.Namespace, application: str) -> tuple[int, str]:
     return code, _words(run, application, code)
 
 
-def _check_imports_of(run: RunDir, program: str, application: str) -> None:
+def _check_imports_of(run: RunDir, program: str) -> None:
     try:
         check_imports(program)
     except ProgramError as error:

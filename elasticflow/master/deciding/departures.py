@@ -64,7 +64,7 @@ def on_lost(run: Facts, event: Lost, now_s: float) -> list[Action]:
     if member.role == "server":
         member.doubted_by.add(event.name)
         _let_go(teller)
-        doubt(run, member, now_s)
+        doubt(member, now_s)
         return []
     if any(member.name in server.doubted_by for server in run.of("server")):
         return []  # it lives, and has said why
@@ -84,7 +84,7 @@ def on_lost(run: Facts, event: Lost, now_s: float) -> list[Action]:
 def on_disconnected(run: Facts, event: DisconnectedEvent, now_s: float) -> list[Action]:
     member = run.members.get(event.name)
     if member and member.role == "server":
-        doubt(run, member, now_s)
+        doubt(member, now_s)
     return []
 
 
@@ -105,7 +105,7 @@ def on_reconnected(run: Facts, event: ReconnectedEvent, now_s: float) -> list[Ac
     return generations.lead_on(run) if run.row.phase is Phase.SERVING else []
 
 
-def doubt(run: Facts, server: Member, now_s: float) -> None:
+def doubt(server: Member, now_s: float) -> None:
     """It has a heartbeat's time to show that it lives."""
     if server.doubted_s is None:
         server.doubted_s = now_s
