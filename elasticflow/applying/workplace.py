@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import shutil
@@ -26,6 +25,7 @@ from elasticflow.applying.progress import DeadlyPartError
 from elasticflow.applying.target import Target, target_of
 from elasticflow.errors import CheckpointError, ConfigError, DataError, ProgramError, RunError
 from elasticflow.process.locked_files import hold
+from elasticflow.process.retry import is_full
 from elasticflow.run.folder import replace
 
 REFUSED = (ConfigError, ProgramError, DataError, CheckpointError)
@@ -126,8 +126,7 @@ def told(path: Path | Target) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = "Make room there" if full else "See to it"
+        advice = "Make room there" if is_full(error) else "See to it"
         raise RunError(
             f"{path}: cannot be written: {error.strerror or error}. {advice}, and give the same command "
             "again: what is finished by then is used."

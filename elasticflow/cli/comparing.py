@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from elasticflow.cli.asking import formatted
+from elasticflow.cli.columns import in_columns
 from elasticflow.cli.folders import find_shown
 from elasticflow.cli.progress import duration, scaled
 from elasticflow.cli.summaries import PREFIX, RunSummary, measured, summary_of
@@ -159,8 +160,4 @@ def _text(value: Any) -> str:
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return [f"  {line}" for line in in_columns(rows)]

@@ -33,6 +33,11 @@ def new_folder(chosen: Config) -> Path:
     return RUNS / f"{Path(chosen.program).stem}-{last + 1}"
 
 
+def next_run_dir(chosen: Config) -> str:
+    """The same as a whole path, for those who look for it elsewhere."""
+    return os.path.abspath(new_folder(chosen))
+
+
 def newest_folder(chosen: Config) -> Path:
     """Where its last one is. Raises ConfigError if there is none."""
     folders = _folders(chosen)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from elasticflow.cli.asking import UNKNOWN, formatted
+from elasticflow.cli.columns import in_columns
 from elasticflow.cli.progress import duration
 from elasticflow.cli.summaries import PREFIX, RunSummary, summary_of
 from elasticflow.errors import EXIT_UNKNOWN, ConfigError
@@ -30,7 +30,7 @@ def runs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(formatted({"runs": told}))
     else:
-        for line in _table([HEAD, *map(_cells, told)]):
+        for line in in_columns([HEAD, *map(_cells, told)]):
             print(harmless(line))
         for each in told:
             if each.begun_at is None and each.text:
@@ -81,11 +81,3 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
         "" if run.worker_hours is None else f"{run.worker_hours:.2f}",
         "" if run.faults is None else str(run.faults),
     )
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

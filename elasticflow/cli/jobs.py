@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from elasticflow.cli.asking import ABSENT, UNKNOWN, formatted
+from elasticflow.cli.columns import in_columns
 from elasticflow.cluster.contract import CLUSTERS, load_cluster
 from elasticflow.cluster.index import IndexEntry, look_up
 from elasticflow.cluster.presence import presence_of
@@ -82,8 +83,6 @@ def _print(rows: list[dict[str, Any]], silent: list[str]) -> None:
     for row in rows:
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["begun_at"]))
         cells.append((begun, row["id"], row["name"], row["state"], row["run"]))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+    print(*in_columns(cells), sep="\n")
     for words in silent:
         print(f"not complete: {words}")

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from elasticflow.cli.asking import formatted, killed, told
+from elasticflow.cli.columns import in_columns
 from elasticflow.cli.connection import Connection
 from elasticflow.cli.folders import find_shown
 from elasticflow.cli.outside import shown
@@ -275,11 +276,5 @@ def _checkpoints(report: Past) -> list[str]:
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as they must be, the last one as long as it is; nothing where there are no rows."""
-    if not rows:
-        return []
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return [
-        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
-    ]
+    """Nothing where there are no rows."""
+    return [f"  {line}" for line in in_columns([head, *rows])] if rows else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from elasticflow.cli.asking import formatted
+from elasticflow.cli.columns import in_columns
 from elasticflow.cli.train import TrainFolder, make_folder
 from elasticflow.cluster.contract import CLUSTERS
 from elasticflow.cluster.folder import FolderBefore
@@ -22,6 +22,7 @@ from elasticflow.errors import ConfigError, RunError, UnknownError
 from elasticflow.master.measuring import metrics_command
 from elasticflow.process.ending import letting_go
 from elasticflow.process.packages import require
+from elasticflow.process.retry import is_full
 from elasticflow.process.stamps import stamp_output
 from elasticflow.process.texts import clock_time, with_clock_times
 from elasticflow.run.config import Config
@@ -67,13 +68,9 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def _advice(error: OSError) -> str:
-    """What to do where there is no room."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return (
-        " Make room there, or have its quota raised; then begin it again: it knows all that was."
-        if full
-        else ""
-    )
+    """What to do where there is no room; "": it is something else."""
+    text = " Make room there, or have its quota raised; then begin it again: it knows all that was."
+    return text if is_full(error) else ""
 
 
 def _begin_metrics(config: ServiceConfig) -> subprocess.Popen[bytes]:
@@ -208,9 +205,7 @@ def list_tasks(arguments: argparse.Namespace) -> int:
     tasks = sorted(answer.tasks, key=lambda task: (task.ended_at is not None, -task.handed_at))
     cells: list[tuple[str, ...]] = [("job", "standing", "workers", "step", "deadline", "eta", "why")]
     cells += [_cells(task) for task in tasks[:most]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+    print(*in_columns(cells), sep="\n")
     used = sum(task.held for task in answer.tasks)
     print(f"{used} of {answer.capacity} workers are in use; service of term {answer.term}")
     for node, why in answer.away.items():
@@ -222,7 +217,7 @@ def _cells(task: talk.ToldTask) -> tuple[str, ...]:
     is_over = task.ended_at is not None
     return (
         task.name,
-        task.state if task.state else task.standing,
+        task.state or task.standing,
         "" if is_over else f"{task.workers}{f' ({task.held} held)' if task.held > task.workers else ''}",
         f"{task.step}/{task.steps or '?'}",
         clock_time(task.deadline_at),

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import shutil
 
 from elasticflow.errors import RunError
+from elasticflow.process.retry import is_full
 from elasticflow.run.folder import RunDir, RunPath, replace
 from elasticflow.storage.hdfs import HdfsPath
 
 
 def advice(error: OSError) -> str:
     """What to do about a run's folder that cannot be written: a run that goes on has no other one."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "make room there, or have its quota raised" if full else "choose another --run-dir"
+    return "make room there, or have its quota raised" if is_full(error) else "choose another --run-dir"
 
 
 class FolderBefore:

@@ -54,6 +54,11 @@ def is_away(error: BaseException | None) -> bool:
     return is_line or (isinstance(error, OSError) and error.errno in _AWAY)
 
 
+def is_full(error: OSError) -> bool:
+    """Whether there is no room, on the medium or by a quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def is_curable(error: BaseException) -> bool:
     """Whether the same act may go well later: the medium refused it, or there was no memory.
 

@@ -7,11 +7,11 @@ nothing, are small; what fills a disk are checkpoints, or others. On HDFS there 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from elasticflow.process.retry import is_full
 from elasticflow.run.folder import RunPath
 
 RESERVE_BYTES = 1 << 20
@@ -36,7 +36,7 @@ def spend(folder: RunPath, write: Callable[[], None]) -> None:
         write()
     except OSError as error:
         path = folder / _NAME
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not isinstance(path, Path) or not path.exists():
+        if not is_full(error) or not isinstance(path, Path) or not path.exists():
             raise
         path.write_bytes(b"")
         try:

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, TypeVar
 
 from elasticflow.errors import ConfigError
-from elasticflow.process.retry import Backoff, is_away
+from elasticflow.process.retry import Backoff, is_away, is_full
 from elasticflow.storage.names import TEMPORARY
 from elasticflow.storage.range_file import GAP_BYTES, Positioned
 from elasticflow.storage.refusals import reason
@@ -340,7 +340,7 @@ def _room_told() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error):
             raise
         where = f"{tempfile.gettempdir()} on {socket.gethostname()} (TMPDIR)"
         raise OSError(error.errno, f"{error.strerror}: in {where}, where it is gathered first") from error
