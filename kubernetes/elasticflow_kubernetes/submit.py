@@ -8,9 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from elasticflow.cli.folders import new_folder
+from elasticflow.cli.folders import next_run_dir
 from elasticflow.cluster.asks import SERVER, WORKER
 from elasticflow.cluster.missing import check_data
 from elasticflow.cluster.scripts import as_yaml
@@ -29,8 +27,8 @@ from elasticflow_kubernetes.objects import name_of
 
 def dry_run(chosen: Config, resume: bool) -> str:
     """What would be made, as YAML: the leader's Job, and, as a comment, a worker's Pod."""
-    kubernetes, chosen = read(chosen.kubernetes), _placed(chosen)
-    run_dir = os.path.abspath(RunDir(chosen.run_dir).folder)
+    kubernetes = read(chosen.kubernetes)
+    run_dir = os.path.abspath(RunDir(chosen.run_dir or next_run_dir(chosen)).folder)
     check_seen(kubernetes, "run_dir", run_dir)
     leader = as_yaml(leader_job(chosen, kubernetes, "RUN", run_dir, resume))
     head = "Each worker, and each parameter server, is a Pod of its own, which the leader makes:"
@@ -43,7 +41,7 @@ def submit(chosen: Config, resume: bool) -> tuple[str, Path]:
 
     Raises ConfigError, RunError; nothing is left behind then.
     """
-    return in_new_folder(partial(_submit, resume=resume), chosen, partial(_next_folder, chosen))
+    return in_new_folder(partial(_submit, resume=resume), chosen, partial(next_run_dir, chosen))
 
 
 def preflight(chosen: Config) -> None:
@@ -72,16 +70,6 @@ def _submit(chosen: Config, resume: bool) -> tuple[str, Path]:
         publish(run.job, HostJob("kubernetes", job, host.run))
     index.add(job, job, run.folder)
     return job, run.folder
-
-
-def _placed(chosen: Config) -> Config:
-    """Settings that name a folder for the run."""
-    return msgspec.structs.replace(chosen, run_dir=chosen.run_dir or _next_folder(chosen))
-
-
-def _next_folder(chosen: Config) -> str:
-    """Where the program's next run goes."""
-    return os.path.abspath(new_folder(chosen))
 
 
 def _withdraw(client: KubernetesClient, run: str) -> None:

@@ -195,6 +195,11 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     flags: frozenset[str] = frozenset()
     """SLURM's words: MAINT, DAILY, ..."""
 
+    @property
+    def is_flexible(self) -> bool:
+        """Whether its jobs may have other nodes, too, and begin before it."""
+        return "FLEX" in self.flags
+
 
 def time_s(text: str) -> float | None:
     """Of a time as sbatch takes it and sinfo prints it; None: it is none, or infinite.

@@ -35,8 +35,6 @@ AGAIN = {
 }
 """Flags of reservations that come again, by local time."""
 SATURDAY = 5
-FLEX = "FLEX"
-"""Flag of a reservation whose jobs may have other nodes, too, and begin before it."""
 
 
 class SlurmShare(ClusterShare):
@@ -73,19 +71,20 @@ class SlurmShare(ClusterShare):
             raise ConfigError(f"slurm.workers: SLURM has no reservation {missing[0]}; {there}.")
         now_s = time.time()
         taken = taken_of(list(reserved.values()), asked, nodes, now_s)
-        for node, name in ((node, name) for node in nodes for of, name in wanted if of == node.partition):
-            own = reserved.get(name)
-            if own and node.name not in own.nodes and FLEX not in own.flags:
-                continue
-            closed = "" if known[node.partition].is_up else f"partition {node.partition} is down"
-            away = closed or node.away(reserved=bool(name))
-            slots = slots_of(node, self._slurm)
-            limit_s = self._limit_s(known[node.partition])
-            times = [(start_s - limit_s, end_s) for start_s, end_s in taken.get(node.name, ())]
-            times += beside(own, now_s) if own else []
-            told = ShareNode(node.name, slots, away, node.doubtful, tuple(times))
-            if node.name not in found or not away:  # in one partition may be what in another may not
-                found[node.name] = told
+        for node in nodes:
+            for name in [name for of, name in wanted if of == node.partition]:
+                own = reserved.get(name)
+                if own and node.name not in own.nodes and not own.is_flexible:
+                    continue
+                closed = "" if known[node.partition].is_up else f"partition {node.partition} is down"
+                away = closed or node.away(reserved=bool(name))
+                slots = slots_of(node, self._slurm)
+                limit_s = self._limit_s(known[node.partition])
+                times = [(start_s - limit_s, end_s) for start_s, end_s in taken.get(node.name, ())]
+                times += beside(own, now_s) if own else []
+                told = ShareNode(node.name, slots, away, node.doubtful, tuple(times))
+                if node.name not in found or not away:  # in one partition may be what in another may not
+                    found[node.name] = told
         return list(found.values())
 
     def _limit_s(self, partition: Partition) -> float:
@@ -134,7 +133,7 @@ def beside(own: Reservation, now_s: float) -> list[tuple[float, float]]:
 
     Nor does one stay beyond its end; how long that may run is not asked.
     """
-    if FLEX in own.flags:
+    if own.is_flexible:
         return []
     spans = _times(own, now_s + AHEAD_DAYS * 86400.0)
     edges = [-inf, *(edge for span in spans for edge in span), inf]

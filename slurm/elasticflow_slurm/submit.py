@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from elasticflow.cli.folders import new_folder
+from elasticflow.cli.folders import next_run_dir
 from elasticflow.cluster.missing import check_data
 from elasticflow.errors import ConfigError, RunError
 from elasticflow.leading import begin, in_new_folder, submission
@@ -51,8 +51,8 @@ _NO_NODE = "Requested node configuration is not available"
 
 def dry_run(chosen: Config, resume: bool) -> str:
     """What would be submitted: the leader's script, and, as a comment, a worker's."""
-    slurm, chosen = read(chosen.slurm), _placed(chosen)
-    run_dir = os.path.abspath(RunDir(chosen.run_dir).folder)
+    slurm = read(chosen.slurm)
+    run_dir = os.path.abspath(RunDir(chosen.run_dir or next_run_dir(chosen)).folder)
     leader = leader_script(chosen, slurm, "RUN", run_dir, resume)
     request = worker_request(chosen, slurm, "RUN", _sample(chosen, run_dir), slurm.workers[0], ())
     places = "; then ".join(map(str, slurm.workers))
@@ -66,7 +66,7 @@ def submit(chosen: Config, resume: bool) -> tuple[int, Path]:
 
     Raises ConfigError, RunError; nothing is left behind then.
     """
-    return in_new_folder(partial(_submit, resume=resume), chosen, partial(_next_folder, chosen))
+    return in_new_folder(partial(_submit, resume=resume), chosen, partial(next_run_dir, chosen))
 
 
 def preflight(chosen: Config) -> None:
@@ -96,16 +96,6 @@ def _submit(chosen: Config, resume: bool) -> tuple[int, Path]:
         publish(run.job, HostJob("slurm", str(job_id), host.run))
     index.add(job_id, job_name(chosen, slurm), run.folder)
     return job_id, run.folder
-
-
-def _placed(chosen: Config) -> Config:
-    """Settings that name a folder for the run."""
-    return msgspec.structs.replace(chosen, run_dir=chosen.run_dir or _next_folder(chosen))
-
-
-def _next_folder(chosen: Config) -> str:
-    """Where the program's next run goes."""
-    return os.path.abspath(new_folder(chosen))
 
 
 def _withdraw(client: SlurmClient, run: str) -> None:
@@ -170,7 +160,7 @@ def _check_nodes(client: SlurmClient, place: PlaceConfig, components: Sequence[M
     names = {node.name for node in _nodes_of(client, place)}
     if place.reservation:
         own = [each for each in client.reservations() if each.name == place.reservation]
-        if own and "FLEX" not in own[0].flags:  # which lets jobs have nodes outside of it, too
+        if own and not own[0].is_flexible:
             names &= set(own[0].nodes)
     if 0 < len(names) < needed:
         raise ConfigError(
