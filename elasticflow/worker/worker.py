@@ -200,30 +200,28 @@ class Worker:
                 if self._present.inspects:
                     self._computing.inspect(position)
                 elif event.tick == self._present.tick:
-                    is_careful = event.tick <= self._present.careful_to
-                    self._present.careful.update(event.slices if is_careful else event.careful)
-                    # Each server asks for itself, and for the same slices.
-                    fresh = [
-                        n
-                        for n in event.slices
-                        if n not in self._present.faulty and n not in self._present.done
-                    ]
-                    one_by_one = self._schedule.applies_slices(self._present.tick)
-                    # Before it was asked, the newest values were put into its state.
-                    if one_by_one:
-                        self._loaded.replica.refresh(was_put=True)
-                    now = fresh[:1] if one_by_one else fresh
-                    self._timeline.num_backup += sum(n not in mine for n in now)
-                    if fresh:
-                        self._compute(position, work, fresh)
-                        self._computing.fetch_ahead(work, mine)
-                    elif one_by_one:
-                        self._strategy.ask(position)  # to be told of this it had to stop waiting
+                    self._help_out(position, work, mine, event)
             else:
                 self._obey_all()
                 if self._course is Course.DRAINS and not mine and not self._present.faulty:
                     self._course = max(self._course, Course.LEAVES)
             since_s = time.monotonic()
+
+    def _help_out(self, position: Position, work: Work, mine: range, overdue: Overdue) -> None:
+        """Computes overdue slices of the present tick, as far as this worker has not done so already."""
+        present = self._present
+        present.careful.update(overdue.slices if work.tick <= present.careful_to else overdue.careful)
+        # Each server asks for itself, and for the same slices.
+        fresh = [n for n in overdue.slices if n not in present.faulty and n not in present.done]
+        one_by_one = self._schedule.applies_slices(work.tick)
+        if one_by_one:  # before it was asked, the newest values were put into its state
+            self._loaded.replica.refresh(was_put=True)
+        self._timeline.num_backup += sum(n not in mine for n in (fresh[:1] if one_by_one else fresh))
+        if fresh:
+            self._compute(position, work, fresh)
+            self._computing.fetch_ahead(work, mine)
+        elif one_by_one:
+            self._strategy.ask(position)  # to be told of this it had to stop waiting
 
     def _advise(self, question: Question) -> None:
         """Asks the program's ``on_epoch``, which may take long."""

@@ -140,13 +140,13 @@ class ParameterServer:
 
     def heartbeat(self) -> Heartbeat:
         """May be called by any thread."""
-        serving = self._serving or self._relaying
+        at_work = self._at_work
         dropped = self._dropped + self._ways.dropped + self._keeping.dropped
         return Heartbeat(
             name=self._settings.name,
-            tick=serving.version if serving else self._membership.tick,
+            tick=at_work.version if at_work else self._membership.tick,
             generation=self._membership.generation,
-            dropped=dropped + (serving.dropped if serving else 0),
+            dropped=dropped + (at_work.dropped if at_work else 0),
             refused=self._ways.listener.refused,
             memory_bytes=self._memory_bytes(),
         )
@@ -158,8 +158,13 @@ class ParameterServer:
             return f"has halted, and waits for generation {halted}"
         if self._chunks.coming:
             return "gets its chunks"
-        at_work = self._serving or self._relaying
+        at_work = self._at_work
         return at_work.doing if at_work else "stands by"
+
+    @property
+    def _at_work(self) -> Serving | Relaying | None:
+        """What it does in this generation; None: it stands by, waits for its chunks, or has halted."""
+        return self._serving or self._relaying
 
     def _memory_bytes(self) -> int:
         """Of the store, and of the copies that are kept for another server. For any thread."""
@@ -197,7 +202,7 @@ class ParameterServer:
         # A snapshot leaves one parcel a turn: pushes and pulls that have come are served in between.
         if self._keeping.busy:
             return 0.0
-        at_work = self._serving or self._relaying
+        at_work = self._at_work
         due_s = at_work.due_s() if at_work else None
         return None if due_s is None else due_s - time.monotonic()
 
@@ -224,7 +229,7 @@ class ParameterServer:
         if self._master.wake_fd in ready:
             for order in self._master.received():
                 self._obey(order)
-        if at_work := self._serving or self._relaying:
+        if at_work := self._at_work:
             at_work.turn()
         self._ways.flush()
         if not self._membership.halted:
@@ -380,7 +385,7 @@ class ParameterServer:
             self._neighbours.closed(name)  # who has come again may have let go of another connection before
         if self._membership.halted or not changed or not (self._now or self._relaying):
             return
-        at_work = self._relaying or self._serving
+        at_work = self._at_work
         if again and at_work and not (self._now and name in self._now.row.names):
             at_work.closed(name)  # whatever it waits for, it will ask for again
         if self._relaying:
