@@ -114,7 +114,7 @@ def show_end(run: RunDir, report: Report) -> None:
         if tracks.is_held():
             print(
                 "curves: are still being drawn; what is wrong will be said in "
-                f"{run.logs / 'tracking.log'}, and 'elasticflow track {run.path}' draws what lacks then"
+                f"{run.logs / 'tracking.log'}, and 'elasticflow track {run.path}' draws what is missing then"
             )
     if began:
         print(f"more: elasticflow report {run.path}")
@@ -142,7 +142,7 @@ def faults_line(report: Past) -> str:
 
 
 def skipped_line(report: Past) -> str:
-    """How many steps were left out because of numbers that are none; "" if none was."""
+    """How many steps were left out because of NaN or infinite gradients; "" if none was."""
     if not (skipped := report.skipped):
         return ""
     return f"{skipped} {'updates' if report.mode == 'async' else 'steps'} with NaN or infinite gradients"

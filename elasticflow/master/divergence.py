@@ -1,4 +1,4 @@
-"""Steps with numbers that are none: the one that ends the run, and those that are left out.
+"""Steps with NaN or infinite numbers: the one that ends the run, and those that are left out.
 
 Before a run ends its workers are asked in which slice it began: each computes those of its share once more.
 """
@@ -67,7 +67,7 @@ class Divergence:
         first = min(self._found, key=lambda each: each.slice, default=None)
         parameter = first.parameter if first else self._told.parameter
         if self._told.made:
-            where = f"the update of {parameter} makes numbers that are none (NaN or infinite) of a gradient "
+            where = f"the update of {parameter} makes NaN or infinite numbers of a gradient "
             where += "that is finite"
         elif parameter:
             where = f"the gradient of {parameter} is not finite (NaN or infinite)"

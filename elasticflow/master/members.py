@@ -27,7 +27,7 @@ class RunState(str, Enum):
     FAILED = "failed"
     """Ended by an error."""
     DIVERGED = "diverged"
-    """Ended because the step to come would have had numbers that are none: NaN, or infinite."""
+    """Ended because the step to come would have had NaN or infinite numbers."""
     STALLED = "stalled"
     """Ended because no step was made for too long, whatever was tried."""
     BROKEN = "broken"

@@ -19,7 +19,7 @@ FIGURES = table(
     Figure("elasticflow_records", "counter", "Records that are covered, of all epochs."),
     Figure("elasticflow_records_per_second", "gauge", "Of late, with the workers that there are."),
     Figure("elasticflow_records_quarantined", "gauge", "Records that are left out."),
-    Figure("elasticflow_steps_skipped", "counter", "Steps left out because of numbers that are none."),
+    Figure("elasticflow_steps_skipped", "counter", "Steps left out because of NaN or infinite gradients."),
     Figure("elasticflow_steps_redone", "counter", "Steps that were made again."),
     Figure("elasticflow_workers", "gauge", "Workers that take part."),
     Figure("elasticflow_workers_wanted", "gauge", "Workers that there should be."),

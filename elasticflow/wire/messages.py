@@ -538,7 +538,7 @@ class Assignment(_Message, frozen=True):
     ends: bool = False
     """The run ends with the version to go on from: to be written, and nothing else."""
     on_nan: str = "stop"
-    """What becomes of a step with numbers that are none: ``stop`` or ``skip``."""
+    """What becomes of a step with numbers that are not finite: ``stop`` or ``skip``."""
     passes: dict[str, bytes] = {}
     """By server, the key of whoever this is told to: see ``elasticflow.wire.keys``."""
     standing: WatchStanding | None = None

@@ -51,7 +51,7 @@ class Filling(NamedTuple):
 class Computing:
     """Of one worker. What it finds out about slices of the tick in work is kept in ``present``.
 
-    skips: this worker leaves out slices of its own, with numbers that are none.
+    skips: this worker leaves out slices of its own, with numbers that are not finite.
     under_way: the slice in work, and since when; None: none is. tries: of slices in another process, so far.
     nurse: see ``Trial``.
     """

@@ -1,4 +1,4 @@
-"""What a worker finds out about numbers that are none: NaN, and what is infinite."""
+"""What a worker finds out about numbers that are not finite: NaN, and what is infinite."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Agreeing:
     def _first_odd(
         self, tick: int, pairs: Sequence[tuple[Parcel, Sum | Rows | None]]
     ) -> tuple[Parcel, Sum | Rows] | None:
-        """The first sum with numbers that are none."""
+        """The first sum with numbers that are not finite."""
         there = [(parcel, root) for parcel, root in pairs if root is not None]
         for _, root in there:
             if isinstance(root, Sum) and root.compare:

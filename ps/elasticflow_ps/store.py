@@ -176,7 +176,7 @@ class Store:
         self.chain: tuple[RowFile, ...] = ()
         """Where the tables' rows are stored, as of the last of these files."""
         self.spoiled = False
-        """Whether a version was begun that holds numbers that are none: it is never whole."""
+        """Whether a version was begun that holds numbers that are not finite: it is never whole."""
         self.continued: list[tuple[RowFile, ...]] = []
         """The chains that row files which are being written go on from, oldest first."""
         self._dense_bytes = self._packed_bytes = 0

@@ -1,4 +1,4 @@
-"""Steps with numbers that are none, as the master sees them."""
+"""Steps with NaN or infinite numbers, as the master sees them."""
 
 from __future__ import annotations
 

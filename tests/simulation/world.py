@@ -100,7 +100,7 @@ class Shape:
     """What is computed, by how many, and how quickly things go.
 
     bad, deadly, hanging, poisoned: rows on which the program raises, dies, does not come back, or makes
-    numbers that are none. moves: where the master is lost with its place, another one is in another place.
+    NaN or infinite numbers. moves: where the master is lost with its place, another one is in another place.
     slowness: of each worker one of these, in multiples of the usual time.
     """
 
