@@ -46,9 +46,8 @@ class LoaderRecords:
                 "by number: give a dataset with __len__ and __getitem__."
             )
         sampler = getattr(loader, "sampler", None)
-        usual = isinstance(sampler, (data.RandomSampler, data.SequentialSampler)) or type(
-            sampler
-        ).__name__ in ("SeedableRandomSampler",)
+        usual = isinstance(sampler, (data.RandomSampler, data.SequentialSampler))
+        usual = usual or type(sampler).__name__ == "SeedableRandomSampler"  # of accelerate's
         if not usual or getattr(sampler, "replacement", False):
             raise ProgramError(
                 f"{what} has a {type(sampler).__name__} of its own; an epoch has each record once here, in "

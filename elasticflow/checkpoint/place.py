@@ -160,8 +160,8 @@ def take_over(place: str, run: str) -> PlaceOwner:
             pass
         except PermissionError as error:
             raise ConfigError(
-                f"{place}: {OWNER} may not be removed, and until it is nobody else goes on with these "
-                f"checkpoints: {error.strerror}. Try again as somebody who may, or once it is removed."
+                f"{place}: {OWNER} may not be removed, and nobody else can go on with these checkpoints "
+                f"before it is: {error.strerror}. Try again as somebody who may, or once it is removed."
             ) from error
         if (owner := _put_owner(storage, mine)) != mine:
             raise ConfigError(f"{place}: {owner} takes over these checkpoints at the same time.")

@@ -34,10 +34,14 @@ def told(in_json: bool) -> Iterator[None]:
             raise UnknownError(f"cannot be asked just now: {error}") from error
     except (NoRunError, UnknownError) as error:
         if in_json:
-            state = ELSEWHERE if isinstance(error, ElsewhereError) else ABSENT
-            state = UNKNOWN if isinstance(error, UnknownError) else state
-            print(formatted(Untold(state=state, text=str(error))))
+            print(formatted(Untold(state=_state_of(error), text=str(error))))
         raise
+
+
+def _state_of(error: NoRunError | UnknownError) -> str:
+    if isinstance(error, UnknownError):
+        return UNKNOWN
+    return ELSEWHERE if isinstance(error, ElsewhereError) else ABSENT
 
 
 def formatted(value: Mapping[str, Any] | msgspec.Struct) -> str:

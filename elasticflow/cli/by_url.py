@@ -134,16 +134,16 @@ def _here(owner: PlaceOwner, place: str) -> RunDir | None:
     """The run in the owner's folder, if that is here, and is the one whose checkpoints lie at the place."""
     try:
         run = RunDir(owner.run)
+        if not run.settings.exists() or run.claim_id() != owner.id:
+            return None
         # The id tells, whatever the place is called: hdfs:///x is hdfs://nn:8020/x. Older claims have none.
-        is_here = run.settings.exists() and run.claim_id() == owner.id
-        is_here = is_here and bool(owner.id or run.checkpoint_place == place)
+        return run if owner.id or run.checkpoint_place == place else None
     except ConfigError:
         return None  # in a store where no run can be: the file is damaged
     except OSError as error:
         if is_url(owner.run):
             raise UnknownError(f"{owner.run}: cannot be read: {error.strerror or error}.") from error
         return None  # below a folder that is closed to us, as where somebody else's home is called so here
-    return run if is_here else None
 
 
 def _as_it_was(place: str, chosen: Config, anew: bool) -> Config:

@@ -61,7 +61,7 @@ def add_lead_options(parser: argparse.ArgumentParser) -> None:
 def submit(arguments: argparse.Namespace) -> int:
     """Prints the id of the job, and nothing else, on stdout."""
     others = arguments.resume or arguments.on or arguments.dry_run or arguments.attach
-    if arguments.service and others:  # first: going on by a URL takes checkpoints over
+    if arguments.service and others:  # before anything else: to go on by a URL takes checkpoints over
         raise ConfigError("--service: not together with --resume, --on, --dry-run or --attach.")
     chosen = _chosen(arguments)
     if arguments.service:
@@ -125,9 +125,8 @@ def lead(arguments: argparse.Namespace) -> int:
         )
     if is_url(arguments.run_dir or "") and arguments.on != "yarn":
         _place(arguments)
-    begins = (
-        arguments.program and arguments.on != "kubernetes"
-    )  # where a leader comes again with the same words
+    # On Kubernetes a leader comes again with the same words, so these say nothing of whether it begins.
+    begins = arguments.program and arguments.on != "kubernetes"
     if begins and arguments.run_dir:  # a job that 'submit' made is in a folder that it looked at
         trust_or_check(RunDir(arguments.run_dir), arguments.trust)
     if begins and not arguments.resume:

@@ -139,7 +139,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_settings(parser)
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
-    parser.add_argument("--on", help=argparse.SUPPRESS)  # is refused; else it were short for --on-nan
+    parser.add_argument("--on", help=argparse.SUPPRESS)  # refused; or it would be short for --on-nan
 
 
 def add_settings(parser: argparse._ActionsContainer) -> None:

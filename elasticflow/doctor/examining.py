@@ -29,7 +29,7 @@ def examine(
     stuck in the kernel.
     """
     processes = {matter: _begun(check, matter, config) for matter in matters}
-    said = {matter: b"" for matter in processes}
+    said = dict.fromkeys(processes, b"")
     waiting = {process.stdout.fileno(): matter for matter, process in processes.items() if process.stdout}
     until_s = time.monotonic() + limit_s
     poller = select.poll()

@@ -63,9 +63,8 @@ def python_finding(version: Sequence[int], executable: str) -> Diagnosis:
 def wanted_packages(config: Config) -> dict[str, str]:
     """Packages that the settings and the program need, and how each is installed."""
     ours = f"pip install '{DISTRIBUTION}[%s]'"
-    found = {
-        name: f"pip install {DISTRIBUTION}" for name in ("numpy", "zmq", "h5py", "msgspec", "cryptography")
-    }
+    needed = ("numpy", "zmq", "h5py", "msgspec", "cryptography")
+    found = dict.fromkeys(needed, f"pip install {DISTRIBUTION}")
     with suppress(ElasticFlowError, OSError):
         for name in foreign_imports(config.program) if config.program else []:
             top = name.partition(".")[0]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 REQUIRED = ("model", "forward")
 OPTIONAL = ("data", "metrics", "learning_rate", "predict", "encode", "trainable", "on_epoch", "loop")
+"""The last one can stand for ``forward``."""
 NOT_WITH_LOOP = {
     "encode": "a loop goes through a step's records as often as it likes",
     "trainable": "a loop decides itself what it pushes",
@@ -193,6 +194,7 @@ def load(path: str, copy: Copy | None = None) -> Program:
 
 
 def _check_loop(path: str, defined: dict[str, Any]) -> None:
+    """Raises ProgramError if it is none, or is beside what has no use then."""
     if not callable(defined["loop"]):
         raise ProgramError(
             f"{path}: loop is a {type(defined['loop']).__name__}; it must be a function of session."
@@ -211,7 +213,10 @@ def _check_callable(path: str, defined: Mapping[str, object]) -> None:
                 "ElasticFlow calls. Make it one, or give yours another name."
             )
     rate: Any = defined["learning_rate"]
-    if inspect.isfunction(rate) and rate.__code__.co_varnames[: rate.__code__.co_argcount][:1] == ("epoch",):
+    if (
+        inspect.isfunction(rate)
+        and next(iter(inspect.signature(rate, follow_wrapped=False).parameters), "") == "epoch"
+    ):
         raise ProgramError(
             f"{path}: learning_rate() has epoch as its first argument; it is called with the step, and then "
             "the epoch: learning_rate(step, epoch)."
@@ -407,10 +412,10 @@ def bind(
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
     plain = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     if "params" not in {p.name for p in plain} and not takes_any:
-        yours = f" If it is not meant for ElasticFlow, which calls {name}(), give it another name."
-        raise ProgramError(
-            f"{program.path}: {name}() must take an argument named params." + yours * (name in OPTIONAL)
-        )
+        text = f"{program.path}: {name}() must take an argument named params."
+        if name in OPTIONAL:
+            text += f" If it is not meant for ElasticFlow, which calls {name}(), give it another name."
+        raise ProgramError(text)
     if not program.has_forward and name == "forward":
         return {column: column for column in (*columns, *optional)}
     arguments = [p for p in plain if p.name != "params"]

@@ -51,8 +51,6 @@ ANSWER_S = 0.5
 """So long is looked for what could be promised to who hands a run in: it hears it within a second."""
 LONGEST_S = 2 * 366 * 86400.0
 """Nobody plans for longer."""
-
-
 AHEAD_S = 60.0
 """A service that has come so much further than the clock says so."""
 
@@ -369,12 +367,13 @@ class Service:
 
     def _check(self, asked: talk.HandIn, config: Config) -> None:
         """Raises RunError."""
-        now_s = max(self._now_s(), self._state.now_s)
-        if asked.deadline_s is not None and (wrong := over_already(asked.deadline_s, now_s, time.time())):
-            raise RunError(f"{asked.run_dir}: {wrong}")
-        if asked.deadline_s is not None and asked.deadline_s > self._now_s() + LONGEST_S:
-            raise RunError(f"{asked.run_dir}: its deadline is years away; hand it in with --best-effort.")
-        if asked.soft and asked.deadline_s is None:
+        if asked.deadline_s is not None:
+            now_s = max(self._now_s(), self._state.now_s)
+            if wrong := over_already(asked.deadline_s, now_s, time.time()):
+                raise RunError(f"{asked.run_dir}: {wrong}")
+            if asked.deadline_s > self._now_s() + LONGEST_S:
+                raise RunError(f"{asked.run_dir}: its deadline is years away; hand it in with --best-effort.")
+        elif asked.soft:
             raise RunError(f"{asked.run_dir}: --soft says what a deadline is worth, and it has none.")
         if config.backend != self._config.cluster:
             raise RunError(

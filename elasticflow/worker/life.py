@@ -125,7 +125,8 @@ def join_of(loaded: Loaded) -> Join:
         pid=os.getpid(),
         fingerprint={
             **fingerprint(settings.threads, loaded.replica.facts),
-            **{PROBE: loaded.probe, RECORDS: records},
+            PROBE: loaded.probe,
+            RECORDS: records,
         },
         spec=spec,
         rehearsed_s=rehearsed_s,

@@ -147,7 +147,7 @@ def _seen(client: KubernetesClient, kubernetes: KubernetesConfig) -> Seen:
         nodes=nodes,
         classes=_read(classes, client.priority_class, PriorityClass),
         claims=_read(claims, client.claim, Claim),
-        accounts={name: found for name, found in _asked([account], client.has_account)},
+        accounts=dict(_asked([account], client.has_account)),
         queues=_read([kubernetes.labels.get(LABEL, "")], client.queue, LocalQueue),
     )
 
