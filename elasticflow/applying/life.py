@@ -14,7 +14,6 @@ import gc
 import os
 import socket as sockets
 import sys
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NoReturn, TypeAlias
@@ -24,7 +23,7 @@ import msgspec
 from elasticflow.applying.orders import WorkRefused
 from elasticflow.errors import ElasticFlowError
 from elasticflow.frameworks import warm_up
-from elasticflow.process.forker import READY, Forker, ForkOrder
+from elasticflow.process.forker import READY, Forker, ForkOrder, ends_here
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stacks import num_threads
 from elasticflow.process.stamps import stamp_output
@@ -46,21 +45,15 @@ def _compute(work: Work, pipe_fd: int) -> NoReturn:
     bear_any_text()
     stamp_output()
     pipe: Pipe = Connection(pipe_fd)
-    code = 0
-    try:
-        with contextlib.suppress(EOFError):
-            work(pipe)
-    except ElasticFlowError as error:
-        kind = "RunError" if isinstance(error, OutsideError) else type(error).__name__
-        with contextlib.suppress(OSError):
-            pipe.send_bytes(msgspec.msgpack.encode(WorkRefused(str(error), kind)))
-    except BaseException:  # noqa: BLE001  (its log is all that is left of it)
-        traceback.print_exc()
-        code = 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # tidying up after a framework takes long
+    with ends_here():
+        try:
+            with contextlib.suppress(EOFError):
+                work(pipe)
+        except ElasticFlowError as error:
+            kind = "RunError" if isinstance(error, OutsideError) else type(error).__name__
+            with contextlib.suppress(OSError):
+                pipe.send_bytes(msgspec.msgpack.encode(WorkRefused(str(error), kind)))
+    raise AssertionError("not reached")
 
 
 def live(work: Work) -> None:

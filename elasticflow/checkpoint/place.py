@@ -123,11 +123,12 @@ def check(place: str, run: str, claim: str) -> PlaceOwner:
             )
         owner = _owner(storage) if OWNER in names else _put_owner(storage, mine)
         if claim and owner.id not in ("", claim):
-            advice = f"'elasticflow checkpoint copy {owner.run} FOLDER' makes a run of its own of them."
             if _may_name(run, place):
                 advice = (
-                    f"To have it go on here all the same, in a folder of its own: --resume --run-dir {place}."
+                    f"To have it go on here after all, in a folder of its own: --resume --run-dir {place}."
                 )
+            else:
+                advice = f"'elasticflow checkpoint copy {owner.run} FOLDER' makes a run of its own of them."
             raise ConfigError(
                 f"{place}: {owner} goes on with these checkpoints, and this run not any more. {advice}"
             )

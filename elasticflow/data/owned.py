@@ -19,6 +19,7 @@ from elasticflow.data.wrapped import Following
 from elasticflow.errors import DataError
 
 FIRST = 2
+"""So many records are asked for as it is opened, and once more the other way round."""
 
 
 def is_own(source: Source) -> bool:

@@ -110,7 +110,7 @@ class Forker:
             print(f"{order.name} cannot be forked: {error}", file=sys.stderr, flush=True)
             return self._say(ForkEnd(order.name, os.EX_OSERR))
         if pid == 0:
-            with last_words():
+            with ends_here():
                 die_with_parent(parent)
                 self._socket.close()
                 for fd in self._children:
@@ -131,8 +131,11 @@ class Forker:
             self._socket.send(msgspec.json.encode(end))
 
 
-class last_words(contextlib.AbstractContextManager[None]):
-    """Of a process that was forked: it ends here, whatever happens."""
+class ends_here(contextlib.AbstractContextManager[None]):
+    """A process ends with this block, whatever happens in it: tidying up after a framework takes long.
+
+    Its log is all that is left of it, and has the traceback if there is one.
+    """
 
     def __exit__(self, *exception: object) -> NoReturn:
         if isinstance(exception[1], BaseException):

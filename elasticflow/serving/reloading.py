@@ -86,10 +86,10 @@ class ServedCheckpoint:
 
     def unpacked(self, manifest: Manifest, folder: Path) -> ModelWeights:
         """It has its name, which no other one ever has, only when it is whole."""
-        whole, partial = folder / next(self._names), folder / "partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        unpack(self._storage, manifest, partial)
-        partial.rename(whole)
+        whole, begun = folder / next(self._names), folder / "partial"
+        shutil.rmtree(begun, ignore_errors=True)
+        unpack(self._storage, manifest, begun)
+        begun.rename(whole)
         return ModelWeights(whole, manifest.step)
 
 

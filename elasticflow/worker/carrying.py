@@ -29,7 +29,7 @@ from elasticflow.cluster.member import EXIT_ABANDONED, MasterLink
 from elasticflow.frameworks import FRAMEWORKS
 from elasticflow.process.ending import how_it_ended
 from elasticflow.process.fd_event import FdEvent
-from elasticflow.process.forker import Forker, ForkOrder, forker_sockets, heard_end, last_words, send_order
+from elasticflow.process.forker import Forker, ForkOrder, ends_here, forker_sockets, heard_end, send_order
 from elasticflow.process.guard import guarded_thread
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stacks import num_threads
@@ -134,7 +134,7 @@ class PorterProcess:
         parent = os.getpid()
         sys.stdout.flush()
         if os.fork() == 0:
-            with last_words():
+            with ends_here():
                 die_with_parent(parent)
                 self._socket.close()
                 for number in (signal.SIGTERM, signal.SIGINT):  # it ends with the worker, not before

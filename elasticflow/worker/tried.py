@@ -18,7 +18,6 @@ import socket as sockets
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,6 +29,7 @@ import numpy as np
 from elasticflow.errors import ElasticFlowError
 from elasticflow.frameworks import warm_up
 from elasticflow.process.decoding import from_msgpack
+from elasticflow.process.forker import ends_here
 from elasticflow.process.parent import die_with_parent
 from elasticflow.process.stacks import num_threads
 from elasticflow.process.stamps import stamp_output
@@ -140,17 +140,9 @@ def _fill(state: Vector, fd: int) -> None:
 
 
 def _be_child(pipe_fd: int, state_fd: int) -> NoReturn:
-    code = 1
-    try:
-        with contextlib.suppress(EOFError):
-            _Child(Connection(pipe_fd), state_fd).run()
-        code = 0
-    except BaseException:  # noqa: BLE001  (the worker's log is all that is left of it)
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # as other members: tidying up after a framework takes long
+    with ends_here(), contextlib.suppress(EOFError):
+        _Child(Connection(pipe_fd), state_fd).run()
+    raise AssertionError("not reached")
 
 
 def _fork(pipe_fd: int, state_fd: int) -> int:

@@ -42,7 +42,7 @@ class Parts:
         alone: bool = True,
     ) -> None:
         self._name, self._storage, self._send = name, storage, send
-        self._of = name if alone else f"{name}-{secrets.token_hex(4)}"
+        self._writer = name if alone else f"{name}-{secrets.token_hex(4)}"
         self._background = Background(patience_s)
         self._generation = 0
         self._written: list[Written] = []
@@ -90,10 +90,10 @@ class Parts:
                 raise _OvertakenError(f"generation {generation} is over")
             begun_s = time.monotonic()
             part = write_part(
-                self._storage, folder, part_name(generation, self._of), layout, snapshot.chunks()
+                self._storage, folder, part_name(generation, self._writer), layout, snapshot.chunks()
             )
             if rows:
-                chain = rows.write(self._storage, row_file_name(rows.step, generation, self._of))
+                chain = rows.write(self._storage, row_file_name(rows.step, generation, self._writer))
                 part = msgspec.structs.replace(part, rows=chain)
             took_s = time.monotonic() - begun_s
             return part
