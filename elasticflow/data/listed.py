@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from stat import S_ISREG
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -30,7 +31,7 @@ MOST_DEPTH = 4
 """Of datasets within datasets."""
 
 Names: TypeAlias = "Sequence[str]"
-READING = ("r", "rb", "c")
+READING = ("r", "rb", "rt", "c")
 """Modes of what is open and not written to. c: NumPy's for a mapped file, of which a copy is."""
 _PLAIN = (bool, int, float, str, np.generic)
 
@@ -45,11 +46,14 @@ class Listed:
     def __init__(self, dataset: Any, num_rows: int) -> None:
         self.files: tuple[FileId, ...] = ()
         self._of_records: list[tuple[Names, npt.NDArray[np.uint64]]] = []
-        found = [each for each in _lists(dataset) if each[1]]  # there are subsets of none
+        every = list(_lists(dataset))
+        found = [each for each in every if each[1]]  # there are subsets of none
         alone = [(where, names[0]) for where, names, beside in found if beside is None]
         lists = [each for each in found if each[2] is not None]
+        # What is read of one must not depend on what others are there by now, as those that are unpacked.
+        num_datasets = sum(beside is None and not names for _, names, beside in every)
         for where, name in alone:
-            self.files += tuple(_of(where, _identities([name], len(alone))))
+            self.files += tuple(_of(where, _identities([name], num_datasets)))
         most = max(2, MOST_FILES // max(1, len(lists)))
         for where, names, beside in lists:
             some = np.unique(np.linspace(0, len(names) - 1, min(most, len(names))).astype(np.int64))
@@ -134,7 +138,8 @@ def _lists(
     dataset: Any, place: str = DATASET, depth: int = 0
 ) -> Iterator[tuple[str, Names, list[Any] | None]]:
     """All lists of names of files: where each is, the names, and what stands beside each, such as its class;
-    None: of a file that is named alone. place: where the dataset itself is.
+    None: of a file that is named alone, and, without a name, once for each dataset. place: where the dataset
+    itself is.
     """
     if depth == MOST_DEPTH:
         return
@@ -146,6 +151,7 @@ def _lists(
                     beside = beside and [beside[number] for number in numbers]
                 yield where, names, beside
         return
+    yield place, [], None
     kept = getattr(dataset, "__dict__", {})
     folders = ["", *(os.fspath(each) for each in kept.values() if _is_text(each) and os.path.isdir(each))]
     seen = set[int]()
@@ -175,11 +181,15 @@ def _named_in(
 
 
 def _file_of(value: Any) -> str:
-    """That it names, or has open to read, such as one of HDF5; "": none, or one that this process writes."""
+    """That it names, or has open to read, such as one of HDF5; "": none, or one that this process writes.
+
+    Nor an empty one: no record comes of it, and to lock one changes its time.
+    """
     with suppress(Exception):  # a program's own object may do anything
         if not _is_text(value):
             value = (getattr(value, "filename", "") or value.name) if value.mode in READING else ""
-        if os.path.isfile(value) and os.stat(value).st_mtime < process_began_s():
+        stat = os.stat(value)
+        if S_ISREG(stat.st_mode) and stat.st_size and stat.st_mtime < process_began_s():
             return str(os.fspath(value))
     return ""
 

@@ -20,6 +20,7 @@ from elasticflow.data import Indexed, Transform, listed
 from elasticflow.data.opening import open_source
 from elasticflow.errors import UnreadableError
 from elasticflow.run.work import files_told
+from elasticflow.storage import file_ids
 from elasticflow.storage.file_ids import FileId, first_change, folded
 
 COUNT = 12
@@ -151,6 +152,7 @@ ALONE: dict[str, Callable[[Path], Any]] = {
     "path": lambda path: path,
     "mapped": lambda path: np.load(path, mmap_mode="r"),
     "opened": lambda path: path.open("rb"),
+    "opened as text": lambda path: path.open("rt", encoding="latin-1"),
     "hdf5": lambda path: h5py.File(path.with_suffix(".h5")),
 }
 
@@ -194,6 +196,26 @@ def test_one_that_is_written_is_none_of_records(paths: list[Path], tmp_path: Pat
 
 def test_nor_one_that_was_written_since_the_process_began(paths: list[Path]) -> None:
     assert Indexed(Files(paths, path=paths[3])).files == ()
+
+
+def test_one_that_is_unpacked_meanwhile_leaves_what_is_read_of_another_as_it_is(
+    paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: None
+) -> None:
+    """Who comes later, as a process that reads ahead, finds both."""
+    monkeypatch.setattr(file_ids, "SAMPLE_BYTES", 16 << 10)
+    packed, unpacked = tmp_path / "packed", tmp_path / "unpacked"
+    packed.write_bytes(bytes(range(256)) * 256)
+    dataset = Files(paths, packed=packed, unpacked=unpacked)
+    before = Indexed(dataset).files
+    unpacked.write_bytes(b"1")
+    now = Indexed(dataset).files
+    assert (len(before), len(now)) == (1, 2) and first_change(before, now) == ""
+
+
+def test_an_empty_one_is_none_of_records(paths: list[Path], tmp_path: Path, later: None) -> None:
+    """Such as one that is locked, which makes its time another."""
+    (tmp_path / "lock").touch()
+    assert Indexed(Files(paths, lock=tmp_path / "lock")).files == ()
 
 
 def test_one_beside_a_list_leaves_what_is_read_of_that_as_it_is(paths: list[Path], later: None) -> None:
