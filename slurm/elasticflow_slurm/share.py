@@ -73,17 +73,20 @@ class SlurmShare(ClusterShare):
         taken = taken_of(list(reserved.values()), asked, nodes, now_s)
         for node in nodes:
             for name in [name for of, name in wanted if of == node.partition]:
-                own = reserved.get(name)
-                if own and node.name not in own.nodes and not own.is_flexible:
+                own = [reserved[each] for each in name.split(",") if each]
+                if own and not any(node.name in each.nodes or each.is_flexible for each in own):
                     continue
                 closed = "" if known[node.partition].is_up else f"partition {node.partition} is down"
                 away = closed or node.away(reserved=bool(name))
                 slots = slots_of(node, self._slurm)
                 limit_s = self._limit_s(known[node.partition])
                 times = [(start_s - limit_s, end_s) for start_s, end_s in taken.get(node.name, ())]
-                times += beside(own, now_s) if own else []
+                times += beside(own[0], now_s) if len(own) == 1 else []  # of several SLURM chooses one
                 told = ShareNode(node.name, slots, away, node.doubtful, tuple(times))
-                if node.name not in found or not away:  # in one partition may be what in another may not
+                before = found.get(node.name)
+                if before and not before.away and not away:  # it may be had in either place
+                    told = told._replace(taken=in_both(before.taken, told.taken))
+                if not before or not away:  # in one partition may be what in another may not
                     found[node.name] = told
         return list(found.values())
 
@@ -138,6 +141,14 @@ def beside(own: Reservation, now_s: float) -> list[tuple[float, float]]:
     spans = _times(own, now_s + AHEAD_DAYS * 86400.0)
     edges = [-inf, *(edge for span in spans for edge in span), inf]
     return [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+
+
+def in_both(
+    first: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]
+) -> tuple[tuple[float, float], ...]:
+    """What lies in spans of each of them."""
+    pairs = ((max(one[0], two[0]), min(one[1], two[1])) for one in first for two in other)
+    return tuple(sorted({(start, end) for start, end in pairs if start < end}))
 
 
 def _times(reservation: Reservation, last_s: float) -> list[tuple[float, float]]:

@@ -310,8 +310,6 @@ def test_a_nursery_killed_while_it_imports(runs: Runs) -> None:
 
 HESITATES = """
 from elasticflow.local.process import Process
-from elasticflow.process.fingerprint import environment
-from elasticflow.program.loading import import_all
 
 if os.path.exists(os.environ["TOY_GATE"]):
     Process.record = lambda self, path: open(os.environ["TOY_GATE"]).close() or signal.pause()

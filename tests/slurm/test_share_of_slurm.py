@@ -67,6 +67,7 @@ def test_its_nodes_are_those_of_its_partitions(client: FakeClient) -> None:
     client.reserved = [reserved("g1", name="ef"), reserved("g3", name="ef2")]
     several = [{"partition": "gpu", "reservation": "ef,ef2"}]
     assert all(each.taken == () for each in share(client, workers=several).nodes()), "when is SLURM's to say"
+    assert [each.name for each in share(client, workers=several).nodes()] == ["g1", "g3"], "no others"
     default = share(client, workers=[{}], gpus=0, cpus=3).nodes()
     assert default == [ShareNode("c1", 2)], "by its CPUs alone"
 
@@ -181,6 +182,24 @@ def test_the_shares_own_reservation_keeps_its_nodes_while_it_lasts() -> None:
     assert len(away) == 15 and all(start < end for start, end in away)
     flexible = msgspec.structs.replace(daily, flags=frozenset({"FLEX"}))
     assert beside(flexible, 1e9) == []
+
+
+@pytest.mark.parametrize("turned", [1, -1])
+def test_a_node_of_two_places_is_taken_while_neither_may_have_it(client: FakeClient, turned: int) -> None:
+    """As one of a reservation by day and of another by night, whichever is named, or told of, first."""
+    client.reserved = [
+        reserved("g1", name="day", start=10.0, end=20.0),
+        reserved("g1", name="night", start=20.0, end=30.0),
+    ]
+    places = [{"partition": "gpu", "reservation": name} for name in ("day", "night")]
+    assert share(client, workers=places[::turned]).nodes() == [
+        ShareNode("g1", 2, taken=((-inf, 10.0), (30.0, inf)))
+    ]
+    client.reserved, client.nodes_known = (
+        client.reserved[:1],
+        [node("g1", "gpu"), node("g1", "other")][::turned],
+    )
+    assert share(client, workers=[places[0], {"partition": "other"}]).nodes() == [ShareNode("g1", 2)]
 
 
 def test_one_of_some_of_the_cpus_is_not_counted() -> None:
