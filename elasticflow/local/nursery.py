@@ -42,6 +42,7 @@ import msgspec
 from elasticflow import launch
 from elasticflow.local.process import Process
 from elasticflow.process.decoding import from_json
+from elasticflow.process.ending import leave
 from elasticflow.process.fingerprint import own_code
 from elasticflow.process.stacks import num_threads, thread_names
 from elasticflow.program.loading import import_all
@@ -193,9 +194,7 @@ class Nursery:
         except BaseException:  # noqa: BLE001  (its log is all that is left of this child)
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            leave(code)
 
     def _spawn(self, command: StartOrder, held: int) -> int:
         """A fresh process: slower, but right where a fork would not be. It too waits for its start."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from elasticflow.master.log import say
-from elasticflow.process.ending import how_it_ended
+from elasticflow.process.ending import how_it_ended, leave
 from elasticflow.run.folder import EXIT_CODES
 
 CRASHED = 70
@@ -108,10 +108,7 @@ class Supervisor:
         except BaseException:  # noqa: BLE001  (its log is all that is left of it)
             traceback.print_exc()
         finally:
-            with contextlib.suppress(OSError):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
+            leave(code)
 
     def _attend(self, master: int) -> int:
         """Waits until the master has ended; returns its exit code, or minus the signal that killed it."""

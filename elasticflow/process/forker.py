@@ -23,6 +23,7 @@ from typing import NoReturn
 import msgspec
 
 from elasticflow.process.decoding import from_json
+from elasticflow.process.ending import leave
 from elasticflow.process.parent import die_with_parent
 
 PACKET = 1 << 12
@@ -138,8 +139,8 @@ class ends_here(contextlib.AbstractContextManager[None]):
     """
 
     def __exit__(self, *exception: object) -> NoReturn:
-        if isinstance(exception[1], BaseException):
-            traceback.print_exception(exception[1])
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1 if exception[1] else 0)
+        try:
+            if isinstance(exception[1], BaseException):
+                traceback.print_exception(exception[1])
+        finally:
+            leave(1 if exception[1] else 0)
