@@ -50,14 +50,15 @@ class Listed:
         found = [each for each in every if each[1]]  # there are subsets of none
         alone = [(where, names[0]) for where, names, beside in found if beside is None]
         lists = [each for each in found if each[2] is not None]
-        # What is read of one must not depend on what others are there by now, as those that are unpacked.
+        # What is read of one must not depend on what others are there by now, as of a cache.
         num_datasets = sum(beside is None and not names for _, names, beside in every)
+        num_lists = sum(beside is not None for _, _, beside in every)
         for where, name in alone:
             self.files += tuple(_of(where, _identities([name], num_datasets)))
-        most = max(2, MOST_FILES // max(1, len(lists)))
+        most = max(2, MOST_FILES // max(1, num_lists))
         for where, names, beside in lists:
             some = np.unique(np.linspace(0, len(names) - 1, min(most, len(names))).astype(np.int64))
-            sampled = _identities([names[number] for number in some], len(lists))
+            sampled = _identities([names[number] for number in some], num_lists)
             if len(sampled) == len(some):  # else its dataset writes them, as a cache, or reads but some
                 self.files += tuple(_of(where, sampled))
                 self.files += (list_id(where, len(names), [_relative(names), beside]),)
@@ -138,8 +139,8 @@ def _lists(
     dataset: Any, place: str = DATASET, depth: int = 0
 ) -> Iterator[tuple[str, Names, list[Any] | None]]:
     """All lists of names of files: where each is, the names, and what stands beside each, such as its class;
-    None: of a file that is named alone, and, without a name, once for each dataset. place: where the dataset
-    itself is.
+    None: of a file that is named alone, and, without a name, once for each dataset. Without names: of a list
+    whose files are not there. place: where the dataset itself is.
     """
     if depth == MOST_DEPTH:
         return
@@ -169,7 +170,7 @@ def _lists(
 def _named_in(
     table: _NamedRows, place: str, folders: Sequence[str]
 ) -> Iterator[tuple[str, Names, list[Any]]]:
-    """Of each column whose first and last values name files, perhaps of one of these folders."""
+    """Of each column whose first and last values name files, perhaps of one of these folders, or might."""
     for column, ends in enumerate(zip(table.first, table.last, strict=False)):
         for folder in folders if all(map(_is_text, ends)) else ():
             if all(os.path.isfile(os.path.join(folder, each)) for each in ends):
@@ -178,6 +179,16 @@ def _named_in(
                     names = [os.path.join(folder, os.fspath(row[column])) for row in rows]
                     yield f"{place}[{column}]", names, [_beside(row, column) for row in rows]
                 break
+        else:
+            if all(map(_is_text, ends)) and any(_may_be_files(folder, ends) for folder in folders):
+                yield f"{place}[{column}]", [], []
+
+
+def _may_be_files(folder: str, names: Sequence[Any]) -> bool:
+    """Whether each is in a folder that it names, and that is there, as those of a cache that is to come."""
+    places = [os.path.join(folder, each) for each in names if os.path.dirname(each)]
+    there = [os.path.isdir(os.path.dirname(each)) and not os.path.isdir(each) for each in places]
+    return len(there) == len(names) and all(there)
 
 
 def _file_of(value: Any) -> str:

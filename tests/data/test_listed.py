@@ -272,6 +272,26 @@ def test_files_that_a_dataset_writes_meanwhile_are_no_change(
     assert "7.npy has changed" in first_change(now, folded(Indexed(dataset).files))
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_nor_do_they_change_of_which_others_samples_are_taken(
+    paths: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """Where there are more files than samples: those of a cache have their share before they are there."""
+    monkeypatch.setattr(listed, "MOST_FILES", COUNT)
+    monkeypatch.setattr(file_ids, "SAMPLE_BYTES", COUNT * (16 << 10))
+    for path in paths:
+        np.save(path, np.arange(8192))
+    (tmp_path / "cache").mkdir()
+    cache = [Path("" if beside else tmp_path, "cache", str(number)) for number in range(9)]
+    folder = tmp_path if beside else ""
+    dataset = Files(paths, files=paths, cache=cache, labels=["a/b", "c d."], folder=folder)
+    before = Indexed(dataset).files
+    for number in range(9):
+        (tmp_path / "cache" / str(number)).touch()
+    now = Indexed(dataset).files
+    assert len(now) > len(before) and first_change(before, now) == ""
+
+
 @pytest.mark.parametrize("odd", ["a\0b", "\ud800", "records/1.npy", "/proc/self/mem", ""], ids=ascii)
 def test_any_text_may_stand_among_the_names(
     paths: list[Path], odd: str, monkeypatch: pytest.MonkeyPatch
