@@ -96,8 +96,12 @@ def num_threads() -> int:
 
 def thread_names() -> list[str]:
     """Of all but the one that asks, as the system has them: a library names its own."""
-    own, found = str(threading.get_native_id()), Path("/proc/self/task")
-    return [(found / tid / "comm").read_text().strip() for tid in os.listdir(found) if tid != own]
+    own, task, names = str(threading.get_native_id()), Path("/proc/self/task"), list[str]()
+    for tid in os.listdir(task):
+        with suppress(OSError):  # it has just ended
+            if tid != own:
+                names.append((task / tid / "comm").read_text(encoding="utf-8", errors="replace").strip())
+    return names
 
 
 def _threads() -> list[str]:

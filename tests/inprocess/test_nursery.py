@@ -9,6 +9,7 @@ import signal
 import socket as sockets
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from elasticflow.local.backend import LocalBackend
 from elasticflow.local.nursery import PACKET, News
 from elasticflow.local.process import Process
 from elasticflow.process.fingerprint import environment
+from elasticflow.process.stacks import thread_names
 from elasticflow.program.loading import import_all
 
 from .toys import PATIENCE_S, Waiting, Watched, log_of, make_run, nursery_of, settings
@@ -508,6 +510,22 @@ def test_what_many_programs_import_starts_no_threads(module: str) -> None:
         text=True,
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_threads_are_named_whatever_they_are_called_and_though_some_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel cuts a name off after 15 bytes."""
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait)
+    thread.start()
+    tasks = os.listdir("/proc/self/task")
+    Path(f"/proc/self/task/{thread.native_id}/comm").write_bytes(("a" * 14 + "é").encode())
+    monkeypatch.setattr(os, "listdir", lambda _: [*tasks, "0"])
+    found = thread_names()
+    ends.set()
+    thread.join()
+    assert "a" * 14 + "\ufffd" in found
 
 
 def test_what_is_imported_of_a_module_is_there_before_children_are(tmp_path, monkeypatch):
