@@ -12,7 +12,7 @@ from elasticflow.errors import CheckpointError
 from elasticflow.run.config import Config
 from elasticflow.step.layout import Rule
 from elasticflow.step.schedule import SLICING, Schedule
-from elasticflow.storage.file_ids import FileId, alike, aside, list_of, told_name
+from elasticflow.storage.file_ids import FileId, alike, aside, lacking_alone, list_of, told_name
 from elasticflow.wire.messages import Spec
 
 LENGTH = "learning_rate_steps"
@@ -157,8 +157,9 @@ def check_same_files(manifest: Manifest, spec: Spec) -> None:
     if not manifest.sources:
         return
     both = {list_of(name) for name, _, _ in manifest.sources} & {file.of_list for file in spec.files} | {""}
-    before = [each for each in manifest.sources if list_of(each[0]) in both]
-    files = tuple(file for file in spec.files if file.of_list in both)
+    lacking = lacking_alone((name for name, _, _ in manifest.sources), map(told_name, spec.files))
+    before = [each for each in manifest.sources if list_of(each[0]) in both and each[0] not in lacking]
+    files = tuple(file for file in spec.files if file.of_list in both and told_name(file) not in lacking)
     now = files_told(files)
     for old, new, file in zip(before, now, files, strict=False):
         if old[:2] != new[:2] or not alike(old[2], new[2]):

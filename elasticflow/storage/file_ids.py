@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import groupby
@@ -102,8 +103,25 @@ def list_of(told: str) -> str:
 def in_both(first: Sequence[FileId], other: Sequence[FileId]) -> tuple[list[FileId], list[FileId]]:
     """But for those of lists of which one side has none: one of a cache, say, which its dataset writes."""
     both = {file.of_list for file in first} & {file.of_list for file in other} | {""}
-    left, right = ([file for file in side if file.of_list in both] for side in (first, other))
+    lacking = lacking_alone(map(told_name, first), map(told_name, other))
+    left, right = (
+        [file for file in side if file.of_list in both and told_name(file) not in lacking]
+        for side in (first, other)
+    )
     return left, right
+
+
+def lacking_alone(first: Iterable[str], other: Iterable[str]) -> set[str]:
+    """Of files that datasets name alone, by what a manifest calls them, those of one side where it has more:
+    those for training and for tests name theirs alike, and one may have been unpacked since."""
+    left, right = ({name for name in side if is_alone(list_of(name))} for side in (first, other))
+    numbers = [Counter(map(list_of, side)) for side in (left, right)]
+    return {name for name in left ^ right if len({number[list_of(name)] for number in numbers}) > 1}
+
+
+def is_alone(of_list: str) -> bool:
+    """Whether that is no list, but where a dataset has the name of one file."""
+    return bool(of_list) and not of_list.endswith("]")
 
 
 def sampled(found: FileId, num_files: int = 1) -> FileId:
@@ -184,7 +202,7 @@ def first_change(first: Sequence[FileId], other: Sequence[FileId]) -> str:
 
 def aside(file: FileId) -> str:
     """What to do where one that a dataset names alone is none of records."""
-    if not file.of_list or file.of_list.endswith("]"):
+    if not is_alone(file.of_list):
         return ""
     return f" ({file.of_list} names it; if no record comes from it, as from a cache, keep its name in a dict)"
 

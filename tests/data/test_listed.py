@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -18,8 +19,8 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset
 
 from elasticflow.data import Indexed, Transform, listed
 from elasticflow.data.opening import open_source
-from elasticflow.errors import UnreadableError
-from elasticflow.run.work import files_told
+from elasticflow.errors import CheckpointError, UnreadableError
+from elasticflow.run.work import check_same_files, files_told
 from elasticflow.storage import file_ids
 from elasticflow.storage.file_ids import FileId, first_change, folded
 
@@ -210,6 +211,29 @@ def test_one_that_is_unpacked_meanwhile_leaves_what_is_read_of_another_as_it_is(
     unpacked.write_bytes(b"1")
     now = Indexed(dataset).files
     assert (len(before), len(now)) == (1, 2) and first_change(before, now) == ""
+
+
+def test_one_for_tests_may_be_unpacked_where_that_for_training_was_there(
+    paths: list[Path], tmp_path: Path, later: None
+) -> None:
+    """Both are at one place of their datasets. One of another name is still another."""
+    train, test = tmp_path / "train", tmp_path / "test"
+    train.write_text("1")
+    datasets = [Files(paths, path=train), Files(paths, path=test)]
+    before = [file for each in datasets for file in Indexed(each).files]
+    test.write_text("2")
+    now = [file for each in datasets for file in Indexed(each).files]
+    assert (len(before), len(now)) == (1, 2)
+    assert first_change(before, now) == first_change(now, before) == ""
+    spec: Any = SimpleNamespace(files=now)
+    manifest: Any = SimpleNamespace(step=1, sources=files_told(tuple(before)))
+    check_same_files(manifest, spec)
+    assert f"{test} where {train} was" in first_change(before, Indexed(datasets[1]).files)
+    train.write_text("3")
+    spec.files = [file for each in datasets for file in Indexed(each).files]
+    assert f"{train} has changed" in first_change(before, spec.files)
+    with pytest.raises(CheckpointError, match="the data has changed"):
+        check_same_files(manifest, spec)
 
 
 def test_an_empty_one_is_none_of_records(paths: list[Path], tmp_path: Path, later: None) -> None:
