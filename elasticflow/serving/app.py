@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
@@ -28,7 +29,7 @@ STATUS = {"": 200, "request": 400, "program": 422}
 
 
 HEARD_OUT = 4
-"""So many times what may be sent is read to its end after all: who still sends hears nothing but a reset."""
+"""So many times what may be sent is read of a request that is refused."""
 
 
 class RefusedRequest(Exception):
@@ -63,6 +64,9 @@ class ModelApp:
                     raise RefusedRequest(401, "a token is wanted: Authorization: Bearer TOKEN.")
                 answered = await answer(request)
             except RefusedRequest as refused:
+                if refused.status != 408:  # who is too slow had its time
+                    with suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(self._hear_out(request), self._settings.patience_s)
                 answered = JSONResponse({"error": refused.text}, refused.status)
                 if refused.status == 503:
                     answered.headers["Retry-After"] = "1"
@@ -101,18 +105,22 @@ class ModelApp:
         return Response(answer.body, media_type=wanted, headers={STEP: str(step)})
 
     async def _body(self, request: HttpRequest) -> bytes:
-        parts, num_bytes, most = [], 0, self._settings.most_bytes
+        parts, num_bytes = [], 0
         async for part in request.stream():
             num_bytes += len(part)
-            if num_bytes <= most:
-                parts.append(part)
-                continue
-            parts.clear()
-            if num_bytes > HEARD_OUT * most:
-                break
-        if num_bytes > most:
-            raise RefusedRequest(413, f"it has more than {most:,} bytes; send less at once.")
+            if num_bytes > (most := self._settings.most_bytes):
+                raise RefusedRequest(413, f"it has more than {most:,} bytes; send less at once.")
+            parts.append(part)
         return b"".join(parts)
+
+    async def _hear_out(self, request: HttpRequest) -> None:
+        """Who still sends as it is answered would hear of a reset alone, and not of the answer."""
+        num_bytes = 0
+        with suppress(RuntimeError, ClientDisconnect):  # all of it was read; or nobody is there any more
+            async for part in request.stream():
+                num_bytes += len(part)
+                if num_bytes > HEARD_OUT * self._settings.most_bytes:
+                    break
 
     async def _model(self, request: HttpRequest) -> Response:
         columns = [{"name": c.name, "dtype": c.dtype, "shape": list(c.shape)} for c in self._crew.columns]
