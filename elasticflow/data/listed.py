@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from stat import S_ISREG
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -30,6 +30,7 @@ MOST_FILES = 1024
 MOST_DEPTH = 4
 """Of datasets within datasets."""
 
+T = TypeVar("T")
 Names: TypeAlias = "Sequence[str]"
 READING = ("r", "rb", "rt", "c")
 """Modes of what is open and not written to. c: NumPy's for a mapped file, of which a copy is."""
@@ -46,19 +47,22 @@ class Listed:
     def __init__(self, dataset: Any, num_rows: int) -> None:
         self.files: tuple[FileId, ...] = ()
         self._of_records: list[tuple[Names, npt.NDArray[np.uint64]]] = []
-        every = list(_lists(dataset))
-        found = [each for each in every if each[1]]  # there are subsets of none
-        alone = [(where, names[0]) for where, names, beside in found if beside is None]
-        lists = [each for each in found if each[2] is not None]
         # What is read of one must not depend on what others are there by now, as of a cache.
-        num_datasets = sum(beside is None and not names for _, names, beside in every)
-        num_lists = sum(beside is not None for _, _, beside in every)
-        for where, name in alone:
-            self.files += tuple(_of(where, _identities([name], num_datasets)))
-        most = max(2, MOST_FILES // max(1, num_lists))
+        datasets = list(_datasets(dataset))
+        for place, each, _ in datasets:
+            for name, file in _files_of(each):
+                self.files += tuple(_of(f"{place}.{name}", _identities([file], len(datasets))))
+        lists = [
+            (where, _picked(names, picks), _picked(beside, picks))
+            for place, each, picks in datasets
+            for where, names, beside in _lists(each, place)
+        ]
+        most = max(2, MOST_FILES // max(1, len(lists)))
         for where, names, beside in lists:
+            if not names:  # there are subsets of none, and files that are not there yet
+                continue
             some = np.unique(np.linspace(0, len(names) - 1, min(most, len(names))).astype(np.int64))
-            sampled = _identities([names[number] for number in some], num_lists)
+            sampled = _identities([names[number] for number in some], len(lists))
             if len(sampled) == len(some):  # else its dataset writes them, as a cache, or reads but some
                 self.files += tuple(_of(where, sampled))
                 self.files += (list_id(where, len(names), [_relative(names), beside]),)
@@ -135,36 +139,60 @@ class _NamedRows(NamedTuple):
     rows: Callable[[], Sequence[Sequence[Any]]]
 
 
-def _lists(
-    dataset: Any, place: str = DATASET, depth: int = 0
-) -> Iterator[tuple[str, Names, list[Any] | None]]:
-    """All lists of names of files: where each is, the names, and what stands beside each, such as its class;
-    None: of a file that is named alone, and, without a name, once for each dataset. Without names: of a list
-    whose files are not there. place: where the dataset itself is.
-    """
+_Picks: TypeAlias = "tuple[tuple[int, Sequence[int]], ...]"
+"""Which records of so many subsets have, the innermost first."""
+
+
+def _datasets(dataset: Any, place: str = DATASET, depth: int = 0) -> Iterator[tuple[str, Any, _Picks]]:
+    """A dataset, or those that it is made of, and those within: where each is, and what subsets have."""
     if depth == MOST_DEPTH:
         return
     if inner := _inner(dataset):
         for which, (each, numbers) in enumerate(inner):
-            for where, names, beside in _lists(each, f"{place}[{which}]", depth + 1):
-                if numbers is not None and hasattr(each, "__len__") and len(names) == len(each):
-                    names = [names[number] for number in numbers]
-                    beside = beside and [beside[number] for number in numbers]
-                yield where, names, beside
+            pick: _Picks = ()
+            if numbers is not None and hasattr(each, "__len__"):
+                pick = ((len(each), numbers),)
+            for where, found, picks in _datasets(each, f"{place}[{which}]", depth + 1):
+                yield where, found, (*picks, *pick)
         return
-    yield place, [], None
-    kept = getattr(dataset, "__dict__", {})
+    yield place, dataset, ()
+    for name, value in _kept(dataset).items():
+        if _is_dataset(value):
+            yield from _datasets(value, f"{place}.{name}", depth + 1)
+
+
+def _picked(of_list: Sequence[T], picks: _Picks) -> Sequence[T]:
+    """Of a list with one for each record; another is left as it is."""
+    for count, numbers in picks:
+        if len(of_list) == count:
+            of_list = [of_list[number] for number in numbers]
+    return of_list
+
+
+def _kept(dataset: Any) -> dict[str, Any]:
+    found: dict[str, Any] = getattr(dataset, "__dict__", {})
+    return found
+
+
+def _files_of(dataset: Any) -> Iterator[tuple[str, str]]:
+    """The files that it names alone, or has open: by which attribute, and their names."""
+    for name, value in _kept(dataset).items():
+        if file := _file_of(value):
+            yield name, file
+
+
+def _lists(dataset: Any, place: str) -> Iterator[tuple[str, Names, list[Any]]]:
+    """Its lists of names of files: where each is, the names, and what stands beside each, such as its class.
+
+    Without names: whose files are not there yet. place: where the dataset itself is.
+    """
+    kept = _kept(dataset)
     folders = ["", *(os.fspath(each) for each in kept.values() if _is_text(each) and os.path.isdir(each))]
     seen = set[int]()
     for name, value in (("", dataset), *kept.items()):  # some have one list by two names, as ImageFolder
         if id(value) not in seen and (table := _table(value)):
             seen.add(id(value))
             yield from _named_in(table, f"{place}.{name}", folders)
-    for name, value in kept.items():
-        if file := _file_of(value):
-            yield f"{place}.{name}", [file], None
-        if _is_dataset(value):
-            yield from _lists(value, f"{place}.{name}", depth + 1)
 
 
 def _named_in(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from elasticflow.process.clocks import process_began_ticks
 from elasticflow.process.decoding import from_json
 from elasticflow.run.folder import publish
 
@@ -31,8 +32,7 @@ class Process(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, pid: int) -> Process:
         """The process that has this number now. Raises OSError if there is none."""
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        started = int(stat.rpartition(")")[2].split()[19])  # the name, in brackets, may hold anything
+        started = process_began_ticks(pid)
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return cls(pid, started, boot)
 

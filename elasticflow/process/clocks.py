@@ -16,11 +16,16 @@ def since_boot() -> tuple[str, float]:
     return "", 0.0
 
 
+def process_began_ticks(pid: int) -> int:
+    """When a process began, or was forked, in the kernel's clock ticks. Raises OSError if there is none."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return int(stat.rpartition(")")[2].split()[19])  # the name, in brackets, may hold anything
+
+
 def process_began_s() -> float:
-    """When this process began, or was forked: seconds since 1970, as the clock is now."""
-    ticks = int(Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return time.time() - age_s
+    """When this process did: seconds since 1970, as the clock is now."""
+    began_s = process_began_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
 
 
 LEAP_S = 1.0
